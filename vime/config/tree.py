@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
-strict = with_config(ConfigDict(extra="forbid", strict=False))
+strict = with_config(ConfigDict(extra="forbid", strict=True))  # validated from JSON: lists are tuples and ints floats there, texts are not numbers
 
-PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
