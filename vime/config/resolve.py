@@ -20,6 +20,7 @@ from vime.config.yaml_file import KeyPath, parse_scalar, read_yaml
 from vime.errors import UserError
 
 RECIPE_KEY = "recipe"  # names a file whose values lie beneath this file's
+HASH_KEY = "hash"  # written into a run's config.yaml beside the values; not a setting
 NOT_HASHED = ("run_dir",)  # where a run is written does not change what it is
 
 _adapter = TypeAdapter(Config)
@@ -85,6 +86,7 @@ def _layers(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     values, lines = read_yaml(path)
     base: dict[str, Any] = {}
     origin: dict[KeyPath, str] = {}
+    values.pop(HASH_KEY, None)
     recipe = values.pop(RECIPE_KEY, None)
     if recipe is not None:
         if not isinstance(recipe, str):
@@ -92,7 +94,7 @@ def _layers(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         base, below = _layers(path.parent / recipe)
         origin = {key: place.replace("file ", "recipe ", 1) for key, place in below.items()}
     for key, line in lines.items():
-        if key[0] != RECIPE_KEY:
+        if key[0] not in (RECIPE_KEY, HASH_KEY):
             _refuse_unknown_key(key, f"{path}:{line}")
             origin[key] = f"file {path}:{line}"
     return _merge(base, values), origin
