@@ -1,0 +1,123 @@
+"""The Ray cluster and the workers of one run: started together, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from vime.config.check import world_size
+from vime.config.tree import Config
+from vime.errors import RunError
+from vime.loop.placement import check_devices, place
+from vime.loop.workers import Worker, gather
+from vime.platforms.base import Platform, Role
+
+LOOPBACK = "127.0.0.1"
+OBJECT_STORE_BYTES = 512 * 2**20  # a step's samples of a tiny model are kilobytes; Ray spills beyond this
+
+
+@dataclass
+class Workers:
+    """The running workers, in rank order and in engine order."""
+
+    trainers: list[Worker]
+    engines: list[Worker]
+
+
+class Cluster:
+    """Context manager of a run's Ray cluster. A cluster of our own is ended with it; one that `placement.ray_address` names is only left."""
+
+    def __init__(self, config: Config, platform: Platform):
+        self.config, self.platform = config, platform
+        self._scratch: Path | None = None
+        self._engine_options: dict[int, dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        os.environ.update(self.platform.environment("driver", self.config))
+        per_node = self.config.placement.devices_per_node or self.platform.device_count()
+        devices = check_devices(self.config, per_node, self.platform.name)
+        import ray
+
+        address = self.config.placement.ray_address
+        common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": f"vime-{os.getpid()}"}
+        if address:
+            ray.init(address=address, **common)
+            return self
+        self._scratch = Path(tempfile.mkdtemp(prefix="vime-ray-"))  # Ray's sockets need a short path
+        resources = {} if self.platform.ray_resource == "CPU" else {self.platform.ray_resource: float(devices)}
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(devices, 1) if self.platform.ray_resource == "CPU" else None,
+                resources=resources or None,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=str(self._scratch),
+                **common,
+            )
+        except Exception as error:
+            self._remove_scratch()
+            raise RunError("ray start", f"{type(error).__name__}: {error}") from error
+        return self
+
+    def start(self, trainer_class: type | None, engine_class: type | None) -> Workers:
+        """Place and create every worker, then start trainers and engines side by side. None leaves that kind out (supervised training has no engines)."""
+        _, trainer_options, self._engine_options = place(self.config, self.platform, self.config.timeouts.placement_s)
+        trainers = [self._create(trainer_class, f"trainer {rank}", "trainer", options) for rank, options in trainer_options.items()] if trainer_class else []
+        engines = [self._create(engine_class, f"engine {index}", "engine", options) for index, options in self._engine_options.items()] if engine_class else []
+        port = free_port()
+        pending = [worker.call("start", self.config, rank, world_size(self.config), LOOPBACK, port) for rank, worker in enumerate(trainers)]
+        pending += [worker.call("start", self.config, index, self.config.model.path) for index, worker in enumerate(engines)]
+        gather(pending, self.config.timeouts.start_s, "start")
+        return Workers(trainers, engines)
+
+    def restart_engine(self, engine_class: type, index: int) -> Worker:
+        """A fresh engine in the place of a dead one; it holds the model's first weights until the next full sync."""
+        worker = self._create(engine_class, f"engine {index}", "engine", self._engine_options[index])
+        worker.call("start", self.config, index, self.config.model.path).result(self.config.timeouts.start_s, "engine start")
+        return worker
+
+    def _create(self, kind: type, name: str, role: Role, options: dict[str, Any]) -> Worker:
+        import ray
+
+        environment = self.platform.environment(role, self.config)
+        actor = ray.remote(kind).options(**options, runtime_env={"env_vars": environment}, max_restarts=0, max_task_retries=0).remote()
+        return Worker(actor, name)
+
+    def worker_logs(self, last_lines: int = 20) -> str:
+        """The last lines that workers wrote, for an error's context."""
+        if self._scratch is None:
+            return ""
+        parts = []
+        for file in sorted(self._scratch.glob("session_latest/logs/worker-*.err")):
+            lines = file.read_text(errors="replace").strip().splitlines()[-last_lines:]
+            if lines:
+                parts.append(f"--- {file.name}\n" + "\n".join(lines))
+        return "\n".join(parts)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        self._remove_scratch()
+
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+
+def free_port() -> int:
+    """A TCP port on the loopback interface that is free now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]

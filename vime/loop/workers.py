@@ -1,0 +1,73 @@
+"""Handles to remote workers: a call that has a deadline and says what it was waiting for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError, RuntimeEnvSetupError
+
+from vime.errors import RunError, UserError
+
+
+class Pending:
+    """The result of a remote call, not yet there."""
+
+    def __init__(self, reference: Any, worker: str, method: str):
+        self.reference, self.worker, self.method = reference, worker, method
+
+    def result(self, timeout_s: float, stage: str) -> Any:
+        """Wait for it. Raises what the worker raised if that is a UserError or RunError; RunError(stage, …) naming the worker when it died, failed otherwise, or took longer."""
+        try:
+            return ray.get(self.reference, timeout=timeout_s)
+        except GetTimeoutError:
+            raise RunError(stage, f"{self.worker} did not finish {self.method} within {timeout_s:g} s") from None
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, (UserError, RunError)):
+                raise cause from None
+            raise RunError(stage, f"{self.worker} failed in {self.method}: {type(cause).__name__}: {cause}") from error
+        except (ActorDiedError, ActorUnavailableError, RayActorError, RuntimeEnvSetupError) as error:
+            raise WorkerDied(stage, f"{self.worker} died in {self.method}: {_first_lines(str(error))}") from None
+
+
+class WorkerDied(RunError):
+    """A worker's process is gone."""
+
+
+class Worker:
+    """One remote worker (a Ray actor) under the name that errors use."""
+
+    def __init__(self, actor: Any, name: str):
+        self.actor, self.name = actor, name
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Pending:
+        """Start `method` on the worker."""
+        return Pending(getattr(self.actor, method).remote(*args, **kwargs), self.name, method)
+
+    def kill(self) -> None:
+        ray.kill(self.actor, no_restart=True)
+
+
+def call_all(workers: Sequence[Worker], method: str, *args: Any, timeout_s: float, stage: str) -> list[Any]:
+    """The same call on every worker at once; their results in order. The first failure ends the wait."""
+    pending = [worker.call(method, *args) for worker in workers]
+    return gather(pending, timeout_s, stage)
+
+
+def gather(pending: Sequence[Pending], timeout_s: float, stage: str) -> list[Any]:
+    """Results in order. A failed worker is reported at once, also while others, who may wait for it in a collective, go on."""
+    left = {item.reference: item for item in pending}
+    while left:
+        done, _ = ray.wait(list(left), num_returns=1, timeout=timeout_s)
+        if not done:
+            names = ", ".join(item.worker for item in left.values())
+            raise RunError(stage, f"{names} did not finish {pending[0].method} within {timeout_s:g} s")
+        left.pop(done[0]).result(timeout_s, stage)
+    return [item.result(timeout_s, stage) for item in pending]
+
+
+def _first_lines(text: str, count: int = 6) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[:count])
