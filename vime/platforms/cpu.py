@@ -1,0 +1,149 @@
+"""The CPU platform: logical device slots, gloo, shared memory, and what vLLM's and Megatron-Core's CPU builds need to be right."""
+
+from __future__ import annotations
+
+import os
+import resource
+from datetime import timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from vime.platforms.base import Role
+
+if TYPE_CHECKING:
+    import torch
+
+MINIMUM_SLOTS = 8
+KV_CACHE_GIB = 1
+
+MISSING = MappingProxyType(
+    {
+        "sleep": "vLLM's CPU worker ignores sleep and wake-up: colocated trainer and engine both keep their memory",
+        "graph": "there are no device graphs on CPU; vLLM's compiled mode needs TorchDynamo and minutes of start-up, so the engine runs eagerly",
+        "fp8": "vLLM's CPU build has no fp8 kernels",
+    }
+)
+
+
+def cores() -> int:
+    """Cores this process may use (its affinity mask, not the machine's count)."""
+    return len(os.sched_getaffinity(0))
+
+
+class CpuPlatform:
+    """Implements `vime.platforms.base.Platform`.
+
+    A CPU has no devices to count, so a node offers *logical slots*: `max(cores, 8)` unless `placement.devices_per_node` says otherwise. Trainer ranks and
+    engines take one slot each and share the cores; slots bound how many processes a run may start, not how fast they are.
+    """
+
+    name = "cpu"
+    device_type = "cpu"
+    ray_resource = "CPU"
+    visible_devices_variable = None
+    collective_backend = "gloo"
+    weight_transports = ("ipc", "broadcast", "p2p", "disk")
+    capabilities = frozenset({"ipc", "mtp", "bf16"})
+    missing = MISSING
+
+    def device_count(self) -> int:
+        return max(cores(), MINIMUM_SLOTS)
+
+    def device(self, local_index: int) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    def set_device(self, local_index: int) -> None:
+        return None
+
+    def ray_options(self, share: float) -> dict[str, Any]:
+        return {"num_cpus": share}
+
+    def environment(self, role: Role, config: Any) -> dict[str, str]:
+        variables = dict(COMMON)
+        if config.placement.nodes == 1:
+            variables |= {"GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
+        if role == "driver":
+            return variables
+        variables["OMP_NUM_THREADS"] = str(threads(role, config))
+        if role == "engine":
+            variables |= engine_environment(config)
+        return variables
+
+    def bootstrap_megatron(self) -> None:
+        from vime.platforms.cpu_megatron import apply
+
+        apply()
+
+    def bootstrap_vllm(self) -> None:
+        from vime.platforms.cpu_vllm import rotate_every_head
+
+        rotate_every_head()
+
+    def before_weight_reload(self, model: Any) -> None:
+        from vime.platforms.cpu_vllm import forget_moe_prepack
+
+        forget_moe_prepack(model)
+
+    def new_process_group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        from torch.distributed import ProcessGroupGloo
+
+        return ProcessGroupGloo(store, rank, size, timeout)
+
+    def tensor_digest(self, tensor: torch.Tensor) -> str:
+        import torch
+        import xxhash
+
+        digest = xxhash.xxh3_128(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def synchronize(self) -> None:
+        return None
+
+    def empty_cache(self) -> None:
+        return None
+
+    def peak_memory_gib(self) -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux reports KiB
+
+    def versions(self) -> dict[str, str]:
+        import platform
+
+        return {"machine": platform.machine(), "libc": "-".join(platform.libc_ver())}
+
+
+# Every process of a run. PASSIVE: trainer and engine take turns on the same cores, and a waiting OpenMP team that spins steals them from the one that works.
+COMMON = MappingProxyType(
+    {
+        "RAY_AUTH_MODE": "disabled",  # the cluster listens on 127.0.0.1 only; tokens would be written into the home folder
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "HF_HUB_OFFLINE": "1",  # models are directories; nothing is fetched behind the user's back
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCHDYNAMO_DISABLE": "1",  # vLLM compiles its log-prob gather otherwise: 18 s at the first rollout
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "KMP_BLOCKTIME": "0",  # the same for Intel's OpenMP where it is preloaded
+    }
+)
+
+
+def threads(role: Role, config: Any) -> int:
+    """OpenMP threads of one process: its kind's share of the cores, as trainers and engines take turns."""
+    parallel = config.parallel
+    trainers = parallel.tensor * parallel.pipeline * parallel.context * parallel.data
+    processes = trainers if role == "trainer" else config.rollout.engines * config.rollout.tensor_parallel
+    return max(1, cores() // processes)
+
+
+def engine_environment(config: Any) -> dict[str, str]:
+    """What vLLM reads from its environment and offers no option for."""
+    variables = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core runs in the actor's own process: deterministic order, one process less
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    if "kv_cache_memory_bytes" not in config.vllm:
+        variables["VLLM_CPU_KVCACHE_SPACE"] = str(KV_CACHE_GIB)  # GiB; without it vLLM takes most of the machine's memory
+    return variables
