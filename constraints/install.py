@@ -1,0 +1,152 @@
+"""Builds the environment that was tested: `python constraints/install.py` makes .venv and installs exactly what constraints/cpu.txt pins.
+
+Standard library only, because it runs before anything is installed. Called by the Makefile; a second call with nothing changed returns at once.
+
+The pins are installed with --no-deps: the file is the whole tested set, so there is nothing left to resolve, and four packages that vLLM's CPU build asks for stay away:
+torchvision, torchaudio, torchcodec and triton come as wheels for CUDA from the Python package index and, beside a CPU build of torch, break `from vllm import LLM`
+(`operator torchvision::nms does not exist`). No text model needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = (3, 11)
+NEEDED_GB = 5
+UNWANTED = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+HINTS = (
+    (r"No matching distribution found for torch==", "torch's CPU build is not on the package index in use. PyTorch serves it from its own index; name that one beside yours:\n"
+     "  PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test"),
+    (r"Failed building wheel for|error: command '.*(gcc|cc)' failed|command 'gcc' failed|Python\.h", "a package without a ready-made wheel (pycosat, needed by reasoning-gym) is compiled: "
+     "install a C compiler and Python's headers (Debian, Ubuntu: gcc libc6-dev python3.11-dev)"),
+    (r"No space left on device", f"the environment takes about {NEEDED_GB} GB: free some space, or move the checkout"),
+    (r"NewConnectionError|Temporary failure in name resolution|ConnectTimeoutError|ProxyError", "the package index cannot be reached: check the network, or PIP_INDEX_URL and HTTPS_PROXY"),
+)  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0 when the environment is ready; 1 with one clear message when it is not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    parser.add_argument("--pins", type=Path, default=ROOT / "constraints" / "cpu.txt")
+    options = parser.parse_args(argv)
+    with Path(ROOT / "constraints" / "install.py").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two `make` at once: the second waits and finds the work done
+        return install(options.venv, options.pins)
+
+
+def install(place: Path, pins: Path) -> int:
+    stamp = place / ".installed"
+    wanted = fingerprint(pins)
+    if stamp.is_file() and stamp.read_text() == wanted and usable(place):
+        stamp.touch()
+        return 0
+    begin = time.monotonic()
+    if not usable(place):
+        create(place)
+    stamp.unlink(missing_ok=True)
+    total = sum(1 for line in pins.read_text().splitlines() if line and not line.startswith("#"))
+    say(f"installing {total} pinned packages into {place.name} (a few minutes the first time, about {NEEDED_GB} GB)")
+    pip(place, ["install", "--no-deps", "--requirement", str(pins)], total)
+    pip(place, ["install", "--no-deps", "--editable", str(ROOT)], 1)
+    present = [name for name in UNWANTED if any(place.glob(f"lib/python*/site-packages/{name}-*.dist-info"))]
+    if present:
+        pip(place, ["uninstall", "--yes", *present], len(present))
+    stamp.write_text(wanted)
+    say(f"environment ready after {time.monotonic() - begin:.0f} s: {place.name}")
+    return 0
+
+
+def fingerprint(pins: Path) -> str:
+    """A digest of what the environment is made from: the pins, the project's declaration, this file, and where the checkout lies."""
+    parts = [pins.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), Path(__file__).read_bytes(), str(ROOT).encode()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def usable(place: Path) -> bool:
+    """Whether `place` is a virtual environment whose Python starts, has the right version and has pip."""
+    python = place / "bin" / "python"
+    check = f"import sys, pip; sys.exit(sys.version_info[:2] != {PYTHON})"
+    return python.exists() and subprocess.run([python, "-c", check], capture_output=True).returncode == 0
+
+
+def create(place: Path) -> None:
+    if sys.version_info[:2] != PYTHON:
+        fail(f"the tested set is for Python {PYTHON[0]}.{PYTHON[1]}, this is {sys.version.split()[0]} ({sys.executable}): name another one with `make PYTHON=/path/to/python3.11 …`")
+    free = shutil.disk_usage(ROOT).free / 1e9
+    if free < NEEDED_GB:
+        fail(f"{free:.1f} GB free where the checkout lies; the environment takes about {NEEDED_GB} GB")
+    say(f"making {place.name} with Python {sys.version.split()[0]}")
+    try:
+        venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(place)
+    except subprocess.CalledProcessError as error:
+        fail(f"Python's venv module could not make {place} ({error}): on Debian and Ubuntu install python3.11-venv")
+
+
+def pip(place: Path, arguments: list[str], total: int) -> None:
+    """Run pip, its words kept in `<venv>/install.log`, a short progress shown. Exits with the end of the log and a mend when pip fails."""
+    log = place / "install.log"
+    command = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", arguments[0], *arguments[1:]]
+    if arguments[0] == "install":
+        command += ["--progress-bar", "off"]
+    with log.open("a") as out, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
+        assert process.stdout is not None
+        lines = list(progress(process.stdout, total, out.write))
+    if process.returncode != 0:
+        text = "".join(lines)
+        hint = next((mend for pattern, mend in HINTS if re.search(pattern, text)), f"the whole of pip's output is in {log}")
+        print("".join(lines[-15:]), file=sys.stderr)
+        fail(f"pip {arguments[0]} failed (exit {process.returncode}): {hint}")
+
+
+def progress(lines: Iterable[str], total: int, keep: object) -> Iterable[str]:
+    """Pass pip's lines on, showing how far it is: one line rewritten on a terminal, one line every tenth of the way elsewhere."""
+    write = keep if callable(keep) else print
+    shown, count, live = -1, 0, sys.stdout.isatty()
+    for line in lines:
+        write(line)
+        yield line
+        words = line.split()
+        if not words:
+            continue
+        if words[0] == "Collecting" or line.startswith("Requirement already satisfied"):
+            count += 1
+            tenth = count * 10 // max(total, 1)
+            if live:
+                print(f"\r  {count}/{total} {words[-1 if words[0] == 'Collecting' else 3]:<60.60}", end="", flush=True)
+            elif tenth != shown and total >= 10:
+                print(f"  {count}/{total} packages", flush=True)
+            shown = tenth
+        elif words[0] in ("Downloading", "Building", "Installing"):
+            detail = f"{words[0].lower()} {' '.join(words[1:3]):.80}" if words[0] != "Installing" else "unpacking (a minute or so)"
+            if live:
+                print(f"\r  {detail:<78.78}", end="", flush=True)
+            elif words[0] == "Installing" and total >= 10:
+                print(f"  {detail}", flush=True)
+    if live:
+        print("\r" + " " * 80 + "\r", end="", flush=True)
+
+
+def say(text: str) -> None:
+    print(f"vime set-up: {text}", flush=True)
+
+
+def fail(text: str) -> None:
+    print(f"vime set-up: {text}", file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
