@@ -1,6 +1,8 @@
-"""The two kinds of error that reach a person."""
+"""What can end a command: an error the user can mend, a run that broke, a signal."""
 
 from __future__ import annotations
+
+import signal
 
 
 class UserError(Exception):
@@ -21,3 +23,11 @@ class RunError(Exception):
 
     def __reduce__(self):  # Ray pickles exceptions by their args
         return type(self), (self.stage, self.message)
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, which libraries in between catch and rename."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+        self.signum = signum

@@ -71,6 +71,11 @@ def to_dict(config: Config) -> dict[str, Any]:
     return _adapter.dump_python(config, mode="json")
 
 
+def leaf_values(config: Config) -> list[tuple[str, Any]]:
+    """Every leaf as (dotted key, value), in the order of the tree."""
+    return [(".".join(key), value) for key, value in _leaves(to_dict(config))]
+
+
 def config_hash(config: Config) -> str:
     """sha256 of the canonical JSON of every value but those of NOT_HASHED."""
     values = {key: value for key, value in to_dict(config).items() if key not in NOT_HASHED}

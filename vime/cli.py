@@ -1,0 +1,133 @@
+"""The `vime` command. Exit codes: 0 done, 2 the configuration or the machine must be mended, 3 the run broke, 130 or 143 interrupted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vime.errors import Interrupted, RunError, UserError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="RL post-training of large language models: Megatron-Core trains, vLLM generates, Ray places.")
+config_app = typer.Typer(no_args_is_help=True, help="Look at configurations without running anything.")
+app.add_typer(config_app, name="config")
+
+File = Annotated[Path, typer.Argument(help="A configuration or recipe (YAML). `vime config schema` describes every key.", show_default=False)]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, for example --set train.lr=1e-6. May be repeated.", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="The run directory to write. Default: run_dir of the configuration, else runs/<name>/<time>.", show_default=False)]
+PlatformName = Annotated[str | None, typer.Option("--platform", help="cpu, cuda, npu or auto; the same as --set platform=…", show_default=False)]
+
+
+def _resolve(file: Path, overrides: list[str] | None, platform: str | None) -> Any:
+    from vime.config.resolve import resolve
+
+    return resolve(file, [*(overrides or []), *([f"platform={platform}"] if platform else [])])
+
+
+@app.command()
+def train(
+    file: Annotated[Path | None, typer.Argument(help="A configuration or recipe (YAML). May be left out with --resume.", show_default=False)] = None,
+    set_: Set = None,
+    out: Out = None,
+    platform: PlatformName = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Resolve and check everything that needs no device, print the result, run nothing.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory from its last checkpoint.", show_default=False)] = None,
+) -> None:
+    """Train by reinforcement learning.
+
+    vime train recipe.yaml --set seed=1 --out runs/first      a new run
+    vime train --resume runs/first                            after a crash: from the last checkpoint
+    """
+    if dry_run and file is not None:
+        from vime.config.resolve import to_dict
+
+        resolved = _resolve(file, set_, platform)
+        typer.echo(json.dumps({"hash": resolved.hash, **to_dict(resolved.config)}, indent=1))
+        return
+    from vime.loop.start import resume_training, start_training
+
+    if resume is not None:
+        if out is not None:
+            raise UserError("--out and --resume exclude each other: a resumed run stays in its directory")
+        resume_training(resume, file, [*(set_ or []), *([f"platform={platform}"] if platform else [])])
+    elif file is None:
+        raise UserError("name a configuration file, or a run with --resume")
+    else:
+        start_training(_resolve(file, set_, platform), out)
+
+
+@app.command()
+def sft(file: File, set_: Set = None, out: Out = None, platform: PlatformName = None) -> None:
+    """Train on the labels (supervised) and write a Hugging Face directory: the warm start of a recipe.
+
+    vime sft warm.yaml --set sft.output=models/warm
+    """
+    from vime.loop.sft import start_sft
+
+    start_sft(_resolve(file, set_, platform), out)
+
+
+@app.command()
+def doctor(
+    platform: PlatformName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Say what this machine has, what each platform still needs, and how to get it. With --platform the exit code says whether that platform is ready."""
+    from vime import doctor as module
+
+    raise typer.Exit(module.run(platform, as_json))
+
+
+@config_app.command("show")
+def config_show(file: File, set_: Set = None, platform: PlatformName = None, changed: Annotated[bool, typer.Option("--changed", help="Leave the defaults out.")] = False) -> None:
+    """Every resolved value with the place it came from."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from vime.config.resolve import leaf_values
+
+    resolved = _resolve(file, set_, platform)
+    table = Table("key", "value", "from", box=None, pad_edge=False)
+    for key, value in leaf_values(resolved.config):
+        if not changed or resolved.provenance[key] != "default":
+            table.add_row(key, json.dumps(value), resolved.provenance[key])
+    Console(width=None if sys.stdout.isatty() else 200, soft_wrap=True).print(table)
+    typer.echo(f"hash {resolved.hash}")
+
+
+@config_app.command("schema")
+def config_schema(output: Annotated[Path | None, typer.Option("-o", help="Write to this file instead of the terminal.", show_default=False)] = None) -> None:
+    """The JSON Schema of configuration files, for editors and for the matrix."""
+    from vime.config.resolve import schema
+
+    text = json.dumps(schema(), indent=1, sort_keys=True) + "\n"
+    if output:
+        output.write_text(text, encoding="utf-8")
+    else:
+        typer.echo(text, nl=False)
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise Interrupted(signum)
+
+
+def main() -> None:
+    """Entry point: errors a person can act on are printed as one message, without a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        app()
+    except (UserError, RunError) as error:
+        typer.echo(f"vime: error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except Interrupted as stop:
+        typer.echo(f"vime: {stop}", err=True)
+        sys.exit(128 + stop.signum)
+
+
+if __name__ == "__main__":
+    main()
