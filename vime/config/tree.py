@@ -48,6 +48,7 @@ class DataConfig:
     size: PositiveInt = 4096  # prompts generated for a task (a file has its own size)
     seed: int = 77  # of the generated data, not of the run: every seed of a recipe sees the same pool
     shuffle: bool = True  # each epoch in another order, drawn from the run's seed
+    overlong: Literal["fail", "drop"] = "fail"  # a prompt longer than rollout.max_prompt_tokens: stop, or leave it out with a warning
 
 
 @strict

@@ -1,0 +1,27 @@
+"""Prompts, tasks and samples: what a run consumes, in an order that a checkpoint can resume."""
+
+from vime.data.corruption import corrupt_labels, label_alphabet
+from vime.data.groups import group_samples
+from vime.data.load import load_held_out, load_prompts
+from vime.data.sample import Prompt, RawPrompt, Sample, settle_finish_reason
+from vime.data.source import PromptSource
+from vime.data.tasks import register_task
+from vime.data.tokenizer import decode_response, encode_label, end_token_ids, load_tokenizer
+
+__all__ = [
+    "Prompt",
+    "PromptSource",
+    "RawPrompt",
+    "Sample",
+    "corrupt_labels",
+    "decode_response",
+    "encode_label",
+    "end_token_ids",
+    "group_samples",
+    "label_alphabet",
+    "load_held_out",
+    "load_prompts",
+    "load_tokenizer",
+    "register_task",
+    "settle_finish_reason",
+]

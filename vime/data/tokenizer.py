@@ -1,0 +1,75 @@
+"""The tokenizer of a local model directory, and the one way from ids to text that rewards see."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from vime.errors import UserError
+
+UNKNOWN_ID = "\ufffd"  # stands for an id the tokenizer has no token for (a model's vocabulary may be padded beyond it)
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The fast tokenizer in a Hugging Face model directory; nothing is fetched and no code of the directory runs.
+
+    Raises `UserError` when the directory or its tokenizer is missing, or when the tokenizer has ids that the model has no embedding for.
+    """
+    path = Path(path)
+    if not (path / "config.json").is_file():
+        raise UserError(f"model.path: no config.json in {path}; give a Hugging Face model directory (config.json, tokenizer, *.safetensors)")
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise UserError(f"model.path: cannot load the tokenizer of {path}: {str(error).splitlines()[0]}") from None
+    _check_vocabulary(path, tokenizer, config.get_text_config().vocab_size)
+    return tokenizer
+
+
+def _check_vocabulary(path: Path, tokenizer: Any, vocab_size: int) -> None:
+    vocabulary = tokenizer.get_vocab()
+    if not vocabulary:
+        raise UserError(f"model.path: the tokenizer of {path} is empty; put the model's tokenizer.json and tokenizer_config.json there")
+    largest = max(vocabulary.values())
+    if largest >= vocab_size:
+        raise UserError(
+            f"model.path: the tokenizer of {path} has ids up to {largest}, but the model's vocab_size is {vocab_size}; "
+            f"use the tokenizer the model was trained with, or set vocab_size to at least {largest + 1}"
+        )
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"model.path: the tokenizer of {path} has no end-of-sequence token; set eos_token in its tokenizer_config.json")
+
+
+def end_token_ids(path: str | Path, tokenizer: Any, extra: Collection[int] = ()) -> tuple[int, ...]:
+    """The ids that end an answer: the tokenizer's, the generation config's (one or several) and `extra` (rollout.stop_token_ids); sorted."""
+    ids = {tokenizer.eos_token_id, *extra}
+    file = Path(path) / "generation_config.json"
+    if file.is_file():
+        declared = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        ids.update([declared] if isinstance(declared, int) else declared or [])
+    return tuple(sorted(ids))
+
+
+def decode_response(tokenizer: Any, ids: Sequence[int], end_ids: Collection[int]) -> str:
+    """The text of an answer: its final end mark removed, every other special token spelled out.
+
+    Dropping special tokens in the middle would let an answer with junk in it read like the right one.
+    """
+    body = ids[:-1] if ids and ids[-1] in end_ids else ids
+    size = len(tokenizer)
+    runs = itertools.groupby(body, key=lambda token: token < size)
+    return "".join(
+        tokenizer.decode(list(run), skip_special_tokens=False, clean_up_tokenization_spaces=False) if known else UNKNOWN_ID * len(list(run))
+        for known, run in runs
+    )
+
+
+def encode_label(tokenizer: Any, label: Any, end_id: int) -> list[int]:
+    """The ids of a reference answer as the model should write it: the text without what the tokenizer puts in front, then the end mark."""
+    return [*tokenizer(str(label), add_special_tokens=False)["input_ids"], end_id]
