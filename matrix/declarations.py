@@ -1,0 +1,182 @@
+"""What each declaration file may say: strict pydantic models. Cross-references and composition are checked by `matrix/loader.py` and `matrix/checks.py`."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from matrix.cell_id import MODEL, PART
+from matrix.rule import JudgeRule, Strict
+
+Name = Annotated[str, StringConstraints(pattern=rf"^{PART}$")]
+ModelName = Annotated[str, StringConstraints(pattern=rf"^{MODEL}$")]
+Text = Annotated[str, StringConstraints(min_length=1)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Fragment = dict[str, Any]  # a piece of vime's configuration; validated by vime's own JSON Schema after composition
+
+Platform = Literal["cpu", "cuda", "npu"]
+MARKERS: dict[str, str] = {"cpu": "cpu_e2e", "cuda": "gpu_e2e", "npu": "npu_e2e"}
+
+
+class Deviation(Strict):
+    """A ratio or size in which a twin differs from its model, and why the twin still stands for it."""
+
+    ratio: Text
+    model: float
+    twin: float
+    reason: Text
+
+
+class WarmStart(Strict):
+    """Weights that runs of a twin begin from, kept in the checkout as a Hugging Face directory."""
+
+    directory: Text  # under matrix/warmstarts/
+    sha256: Sha256  # of the tensors' content (`python -m matrix fingerprint`)
+
+
+class Twin(Strict):
+    """The same architecture class at a size that two CPU cores train in a minute."""
+
+    config: dict[str, Any]  # a Hugging Face config.json
+    deviations: list[Deviation] = []
+    warm_starts: dict[Name, WarmStart] = {}  # by the name a recipe asks for
+
+
+class Model(Strict):
+    """One model of the mission: where it comes from, its architecture facts, and its twin."""
+
+    name: ModelName
+    family: Name
+    hf_id: Text
+    hf_revision: str | None = None
+    modelscope_id: str | None = None
+    architecture: dict[str, Any]  # the model's own config.json, as published
+    twin: Twin | None = None
+
+
+class Limits(Strict):
+    """Deadlines the runner keeps, in seconds."""
+
+    start_s: Seconds  # until the first step is recorded
+    stall_s: Seconds  # without a new metric or event after that
+    wall_s: Seconds  # of one run
+
+
+class Hardware(Strict):
+    """One kind of machine. `devices_per_node` of a CPU are logical slots: what the lease pool hands out."""
+
+    name: Name
+    title: Text
+    platform: Platform
+    devices_per_node: Count
+    twins: bool  # cells on this hardware run the model's twin
+    versions: dict[str, str]  # package -> version; names the option catalogues under matrix/schema/options/
+    limits: Limits
+    config: Fragment = {}
+
+    @property
+    def marker(self) -> str:
+        return MARKERS[self.platform]
+
+
+class Setting(Strict):
+    """One named setting of a mode and the configuration it stands for."""
+
+    name: Name
+    summary: Text
+    config: Fragment = {}
+
+
+class Slot(Strict):
+    """Settings of which a mode holds at most one (exactly one where `required`)."""
+
+    name: Name
+    required: bool = False
+    settings: Annotated[list[Setting], Field(min_length=1)]
+
+
+class Exclusion(Strict):
+    """Settings that cannot stand together in one mode."""
+
+    settings: Annotated[list[Name], Field(min_length=2)]
+    reason: Text
+
+
+class Modes(Strict):
+    """The vocabulary of modes; the order of the slots is the canonical order of a mode's settings."""
+
+    slots: Annotated[list[Slot], Field(min_length=1)]
+    excludes: list[Exclusion] = []
+
+
+class Reward(Strict):
+    """What the reward means. A changed scale or definition is another id: runs with different ids are never compared."""
+
+    id: Text
+    range: Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class Seeds(Strict):
+    """Which seeds a recipe's runs take: candidates from 100 up, `initial` of them before the first look; baselines 0 to `baseline` - 1."""
+
+    initial: Count = 1
+    candidates_from: Annotated[int, Field(ge=100)] = 100
+    baseline: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+class Recipe(Strict):
+    """What is trained, how, and how the curve is judged."""
+
+    name: Name
+    title: Text
+    warm_start: Name | None = None  # a name in the twin's warm_starts; null: the model's published weights
+    sft_recipe: str | None = None  # the `vime sft` configuration that makes the warm start, relative to the checkout
+    reward: Reward
+    seeds: Seeds = Seeds()
+    judge: JudgeRule
+    config: Fragment
+
+
+class Tier(Strict):
+    """When a set of cells runs and what it may cost."""
+
+    name: Name
+    summary: Text
+    device_hours: Annotated[float, Field(gt=0)]
+    max_minutes: Annotated[float, Field(gt=0)]
+
+
+class Tiers(Strict):
+    tiers: Annotated[list[Tier], Field(min_length=1)]
+
+
+class Cell(Strict):
+    """One thing that must hold. `config` sets the layout only: what is learned belongs to the recipe."""
+
+    id: Text
+    recipe: Name
+    tiers: Annotated[list[Name], Field(min_length=1)]
+    disposition: Literal["required", "experimental"] = "required"
+    config: Fragment = {}
+
+
+class Cells(Strict):
+    cells: list[Cell]
+
+
+class Quarantined(Strict):
+    """A cell whose outcome does not count until `expires`; it still runs and is still shown."""
+
+    cell: Text
+    owner: Text
+    reason: Text
+    issue: Text
+    expires: date
+
+
+class Quarantine(Strict):
+    quarantined: list[Quarantined]

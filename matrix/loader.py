@@ -1,0 +1,233 @@
+"""A declaration tree, loaded whole: every file read and typed, every reference resolved, every fault of the tree reported together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from matrix.cell_id import CellId, key, parse
+from matrix.declarations import Cell, Cells, Hardware, Model, Modes, Quarantine, Quarantined, Recipe, Tiers
+from matrix.mode_rules import ModeRules
+from matrix.outcome import Disposition
+from matrix.problem import MatrixError, Problem, SelectionError, Where, nearest
+from matrix.science import ScienceRules, ScienceTable
+from matrix.typed import typed
+from matrix.vime_schema import Catalogue, VimeSchema
+from matrix.yaml_file import Document, Path_, read_yaml
+
+ROOT = Path(__file__).resolve().parent  # the checkout's own declarations
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Declared(Generic[M]):
+    """A declaration and where it stands."""
+
+    value: M
+    document: Document
+    at: Path_ = ()
+
+    def where(self, *path: str | int) -> Where:
+        return self.document.where((*self.at, *path))
+
+
+@dataclass(frozen=True)
+class DeclaredCell:
+    """A cell with everything it names."""
+
+    id: CellId
+    declared: Declared[Cell]
+    model: Declared[Model]
+    hardware: Declared[Hardware]
+    recipe: Declared[Recipe]
+    quarantined: Quarantined | None = None
+
+    @property
+    def key(self) -> str:
+        return key(self.id)
+
+    @property
+    def marker(self) -> str:
+        return self.hardware.value.marker
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        return tuple(self.declared.value.tiers)
+
+    @property
+    def disposition(self) -> Disposition:
+        return Disposition.QUARANTINED if self.quarantined else Disposition(self.declared.value.disposition)
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+@dataclass
+class Matrix:
+    """Every declaration of one tree."""
+
+    root: Path
+    models: dict[str, Declared[Model]] = field(default_factory=dict)
+    hardware: dict[str, Declared[Hardware]] = field(default_factory=dict)
+    recipes: dict[str, Declared[Recipe]] = field(default_factory=dict)
+    cells: dict[str, DeclaredCell] = field(default_factory=dict)
+    modes: ModeRules = field(default_factory=ModeRules)
+    tiers: tuple[str, ...] = ()
+    science: ScienceTable = field(default_factory=ScienceTable)
+
+    @cached_property
+    def vime(self) -> VimeSchema:
+        return VimeSchema(self.root / "schema" / "vime-config.schema.json")
+
+    def catalogue(self, package: str, version: str) -> Catalogue | None:
+        """The options of a package's version, or None when no catalogue of it is committed."""
+        path = self.root / "schema" / "options" / f"{package}-{version}.json"
+        return Catalogue(path) if path.is_file() else None
+
+    def cell(self, cell_id: str) -> DeclaredCell:
+        """The cell of that id. Raises SelectionError with the nearest ids."""
+        if cell_id not in self.cells:
+            raise SelectionError(f"no cell '{cell_id}' is declared{nearest(cell_id, self.cells)}")
+        return self.cells[cell_id]
+
+    def select(self, tier: str | None = None, hardware: str | None = None, markers: Iterable[str] | None = None) -> list[DeclaredCell]:
+        """Cells of a tier, a hardware and a set of pytest markers, in the order of their ids. Raises SelectionError for a tier or hardware that is not declared."""
+        for name, known, what in ((tier, self.tiers, "tier"), (hardware, self.hardware, "hardware")):
+            if name is not None and name not in known:
+                raise SelectionError(f"no {what} '{name}' is declared{nearest(name, known)}")
+        wanted = None if markers is None else set(markers)
+        return [
+            cell
+            for _, cell in sorted(self.cells.items())
+            if (tier is None or tier in cell.tiers)
+            and (hardware is None or hardware == cell.id.hardware)
+            and (wanted is None or cell.marker in wanted)
+        ]
+
+
+def load(root: Path | None = None, today: date | None = None) -> Matrix:
+    """The tree under `root` (default: the checkout's). Raises MatrixError holding every fault; compositions are checked by `matrix.checks.check`."""
+    matrix, problems = read_tree(root or ROOT, today)
+    if problems:
+        raise MatrixError(problems)
+    return matrix
+
+
+def read_tree(root: Path, today: date | None = None) -> tuple[Matrix, list[Problem]]:
+    """What could be loaded of a tree, and what is wrong with the rest."""
+    reader = _Reader(root)
+    if not root.is_dir():
+        return reader.matrix, [Problem(Where(str(root)), "no such directory")]
+    matrix = reader.matrix
+    matrix.models = reader.folder("models", Model)
+    matrix.hardware = reader.folder("hardware", Hardware)
+    matrix.recipes = reader.folder("recipes", Recipe)
+    modes, tiers, science = reader.file("modes.yaml", Modes), reader.file("tiers.yaml", Tiers), reader.file("science.yaml", ScienceRules)
+    if modes:
+        matrix.modes = ModeRules(modes.value)
+        reader.problems += [Problem(modes.where(*path), message) for path, message in matrix.modes.faults()]
+    matrix.tiers = tuple(tier.name for tier in tiers.value.tiers) if tiers else ()
+    matrix.science = ScienceTable(science.value) if science else ScienceTable()
+    reader.cells()
+    reader.quarantine(today or date.today())
+    return matrix, reader.problems
+
+
+class _Reader:
+    """Collects declarations and problems of one tree."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.matrix = Matrix(root)
+        self.problems: list[Problem] = []
+        self.untyped: dict[str, set[str]] = {}  # folder -> names of files that did not load: references to them are not faults of their own
+
+    def file(self, name: str, model: type[M]) -> Declared[M] | None:
+        path = self.root / name
+        if not path.is_file():
+            self.problems.append(Problem(Where(str(path)), "is missing: every tree has one"))
+            return None
+        document = read_yaml(path)
+        value = typed(document, model)
+        self.problems += document.problems
+        return Declared(value, document) if value is not None else None
+
+    def folder(self, name: str, model: type[M]) -> dict[str, Declared[M]]:
+        """The declarations of `<root>/<name>/*.yaml`; each file is named after what it declares, so that a name has one place."""
+        found: dict[str, Declared[M]] = {}
+        for path in sorted((self.root / name).glob("*.yaml")):
+            declared = self.file(f"{name}/{path.name}", model)
+            if declared is None:
+                self.untyped.setdefault(name, set()).add(path.stem)
+                continue
+            own = str(getattr(declared.value, "name"))  # noqa: B009 - every model of a folder has a name
+            if own != path.stem:
+                self.problems.append(Problem(declared.where("name"), f"name: '{own}' in a file called {path.name}: call one like the other"))
+            found[own] = declared
+        return found
+
+    def cells(self) -> None:
+        for path in sorted((self.root / "cells").glob("*.yaml")):
+            declared = self.file(f"cells/{path.name}", Cells)
+            for index, cell in enumerate(declared.value.cells if declared else []):
+                assert declared is not None
+                self._cell(Declared(cell, declared.document, ("cells", index)))
+        if not self.matrix.cells and not self.problems:
+            self.problems.append(Problem(Where(str(self.root / "cells")), "no cell is declared: an empty matrix proves nothing"))
+
+    def _cell(self, declared: Declared[Cell]) -> None:
+        where = declared.where("id")
+        try:
+            cell_id = parse(declared.value.id)
+            key(cell_id)
+        except ValueError as error:
+            self.problems.append(Problem(where, str(error)))
+            return
+        faults = [*self.matrix.modes.mode_faults(cell_id), *self._unknown(declared.value, cell_id)]
+        self.problems += [Problem(declared.where(field_name), message) for field_name, message in faults]
+        canonical = str(self.matrix.modes.canonical(cell_id))
+        if canonical in self.matrix.cells:
+            first = self.matrix.cells[canonical].declared.where("id")
+            self.problems.append(Problem(where, f"'{cell_id}' and the cell at {first} are both '{canonical}': remove one, or give one a variant (@name)"))
+        elif not faults:
+            self.matrix.cells[canonical] = DeclaredCell(
+                cell_id, declared, self.matrix.models[cell_id.model], self.matrix.hardware[cell_id.hardware], self.matrix.recipes[declared.value.recipe]
+            )
+
+    def _unknown(self, cell: Cell, cell_id: CellId) -> Iterator[tuple[str, str]]:
+        for at, folder, name, known in (
+            ("id", "models", cell_id.model, self.matrix.models),
+            ("id", "hardware", cell_id.hardware, self.matrix.hardware),
+            ("recipe", "recipes", cell.recipe, self.matrix.recipes),
+        ):
+            if name not in known:
+                told = " (its file has faults of its own)" if name in self.untyped.get(folder, ()) else nearest(name, known)
+                yield at, f"{folder}/{name}.yaml is not declared{told}"
+        for tier in cell.tiers:
+            if tier not in self.matrix.tiers:
+                yield "tiers", f"no tier '{tier}'{nearest(tier, self.matrix.tiers)}"
+
+    def quarantine(self, today: date) -> None:
+        declared = self.file("quarantine.yaml", Quarantine)
+        seen: set[str] = set()
+        for index, entry in enumerate(declared.value.quarantined if declared else []):
+            assert declared is not None
+            at = ("quarantined", index)
+            cell = self.matrix.cells.get(entry.cell)
+            if cell is None:
+                self.problems.append(Problem(declared.where(*at, "cell"), f"no cell '{entry.cell}' is declared{nearest(entry.cell, self.matrix.cells)}"))
+                continue
+            if entry.cell in seen:
+                self.problems.append(Problem(declared.where(*at, "cell"), f"'{entry.cell}' is quarantined twice: keep one entry"))
+            if entry.expires < today:
+                message = f"the quarantine of '{entry.cell}' expired on {entry.expires} (owner {entry.owner}, issue {entry.issue}): mend the cell, or renew it with a reason"
+                self.problems.append(Problem(declared.where(*at, "expires"), message))
+            seen.add(entry.cell)
+            self.matrix.cells[entry.cell] = DeclaredCell(cell.id, cell.declared, cell.model, cell.hardware, cell.recipe, entry)

@@ -1,0 +1,110 @@
+"""vime's configuration as the matrix knows it: the committed JSON Schema (`vime config schema` writes it), its defaults, and the option catalogues
+of the libraries whose options are passed through. vime itself is never imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from matrix.fragments import Key
+from matrix.problem import nearest
+
+PASSED_THROUGH = {"megatron": "megatron-core", "vllm": "vllm"}  # block of the configuration -> package whose catalogue it is held to
+
+
+class VimeSchema:
+    """The JSON Schema of one vime, read from `path`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+
+    def _resolve(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
+        while "$ref" in node:
+            node = self.schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+        return node
+
+    def group(self, key: Key) -> Mapping[str, Any] | None:
+        """The schema of the group of keys at `key`, or None where there is no such group (a leaf, a free mapping, or nothing)."""
+        node: Mapping[str, Any] = self.schema
+        for part in key:
+            properties = self._resolve(node).get("properties", {})
+            if part not in properties:
+                return None
+            node = properties[part]
+        node = self._resolve(node)
+        return node if "properties" in node else None
+
+    def leaves(self, at: Key = ()) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+        """Every key path that holds a value, with its schema. A free mapping (`megatron`, `vllm`, `labels`, …) is one leaf."""
+        group = self.group(at)
+        for name, child in (group or {}).get("properties", {}).items():
+            key = (*at, name)
+            if self.group(key) is None:
+                yield key, self._resolve(child)
+            else:
+                yield from self.leaves(key)
+
+    @cached_property
+    def defaults(self) -> dict[Key, Any]:
+        """The default of every leaf that has one."""
+        found = {}
+        for key, node in self.leaves():
+            if "default" in node:
+                found[key] = node["default"]
+            elif node.get("type") == "object":
+                found[key] = {}
+        return found
+
+    def unknown_keys(self, values: Mapping[str, Any], at: Key = ()) -> Iterator[tuple[Key, str]]:
+        """Key paths that vime does not know, each with a message that holds the nearest name."""
+        group = self.group(at)
+        if group is None:
+            return
+        for name, value in values.items():
+            key = (*at, name)
+            if name not in group["properties"]:
+                yield key, f"vime has no key '{'.'.join(key)}'{nearest(name, group['properties'])}"
+            elif isinstance(value, Mapping):
+                yield from self.unknown_keys(value, key)
+
+    def faults(self, config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+        """Everything the schema refuses in a whole configuration, unknown keys excepted (`unknown_keys` says those better)."""
+        from jsonschema import Draft202012Validator
+
+        for error in Draft202012Validator(self.schema).iter_errors(config):
+            if error.validator == "additionalProperties":
+                continue
+            key = tuple(str(part) for part in error.absolute_path)
+            yield key, f"{'.'.join(key) or 'configuration'}: {error.message}"
+
+
+class Catalogue:
+    """The options of one version of one package: `{"package", "version", "sections": {section: {option: {"type", "default"}}}}`."""
+
+    def __init__(self, path: Path):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        self.package: str = content["package"]
+        self.version: str = content["version"]
+        self.sections: dict[str, dict[str, Any]] = content["sections"]
+
+    def unknown_options(self, block: str, values: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+        """Options that this version does not have. A package with one section takes its options directly, one with several takes them by section."""
+        if len(self.sections) == 1:
+            yield from self._in_section((block,), next(iter(self.sections.values())), values)
+            return
+        for section, options in values.items():
+            if section not in self.sections:
+                yield (block, section), f"{self.package} options come in sections, '{section}' is none{nearest(section, self.sections)}"
+            elif not isinstance(options, Mapping):
+                yield (block, section), f"{block}.{section}: {options!r} is not a mapping of options"
+            else:
+                yield from self._in_section((block, section), self.sections[section], options)
+
+    def _in_section(self, at: Key, known: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+        for option in values:
+            if option not in known:
+                yield (*at, option), f"{self.package} {self.version} has no option '{option}'{nearest(option, known)}"
