@@ -23,7 +23,7 @@ MARKERS: dict[str, str] = {"cpu": "cpu_e2e", "cuda": "gpu_e2e", "npu": "npu_e2e"
 
 
 class Deviation(Strict):
-    """A ratio or size in which a twin differs from its model, and why the twin still stands for it."""
+    """A ratio or size in which a twin differs from its model, and why the twin still stands for it. `ratio` is a product or quotient of config keys."""
 
     ratio: Text
     model: float
@@ -43,6 +43,7 @@ class Twin(Strict):
 
     config: dict[str, Any]  # a Hugging Face config.json
     deviations: list[Deviation] = []
+    keeps: list[Text] = []  # ratios in which it does not differ
     warm_starts: dict[Name, WarmStart] = {}  # by the name a recipe asks for
 
 

@@ -31,7 +31,7 @@ class Declared(Generic[M]):
     """A declaration and where it stands."""
 
     value: M
-    document: Document
+    document: Document = field(repr=False)
     at: Path_ = ()
 
     def where(self, *path: str | int) -> Where:
@@ -131,7 +131,7 @@ def read_tree(root: Path, today: date | None = None) -> tuple[Matrix, list[Probl
     matrix.recipes = reader.folder("recipes", Recipe)
     modes, tiers, science = reader.file("modes.yaml", Modes), reader.file("tiers.yaml", Tiers), reader.file("science.yaml", ScienceRules)
     if modes:
-        matrix.modes = ModeRules(modes.value)
+        matrix.modes = ModeRules(modes.value, modes.document)
         reader.problems += [Problem(modes.where(*path), message) for path, message in matrix.modes.faults()]
     matrix.tiers = tuple(tier.name for tier in tiers.value.tiers) if tiers else ()
     matrix.science = ScienceTable(science.value) if science else ScienceTable()

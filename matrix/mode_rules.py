@@ -7,16 +7,21 @@ from collections.abc import Iterator
 from matrix.cell_id import CellId
 from matrix.declarations import Exclusion, Modes, Setting, Slot
 from matrix.problem import nearest
+from matrix.yaml_file import Document, Path_
 
 
 class ModeRules:
-    """The vocabulary of `modes.yaml`; without one, no setting is known."""
+    """The vocabulary of `modes.yaml`; without one, no setting is known. `place` finds a setting's configuration in that file."""
 
-    def __init__(self, modes: Modes | None = None):
+    def __init__(self, modes: Modes | None = None, document: Document | None = None):
+        self.document = document
         self.slots: tuple[Slot, ...] = tuple(modes.slots) if modes else ()
         self.excludes: tuple[Exclusion, ...] = tuple(modes.excludes) if modes else ()
         self.settings: dict[str, Setting] = {setting.name: setting for slot in self.slots for setting in slot.settings}
         self.slot_of: dict[str, Slot] = {setting.name: slot for slot in self.slots for setting in slot.settings}
+        self.place: dict[str, Path_] = {
+            setting.name: ("slots", index, "settings", position, "config") for index, slot in enumerate(self.slots) for position, setting in enumerate(slot.settings)
+        }
         self.order: dict[str, int] = {name: index for index, name in enumerate(setting.name for slot in self.slots for setting in slot.settings)}
 
     def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:

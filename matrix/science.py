@@ -66,10 +66,6 @@ class ScienceTable:
 
 
 def _effective(config: Mapping[str, Any], path: Key, defaults: Mapping[Key, Any]) -> Any:
-    below = {key[len(path) :]: value for key, value in defaults.items() if key[: len(path)] == path and len(key) > len(path)}
-    if below:  # a group: its values over the defaults of its leaves
-        given = lookup(config, path) if _has(config, path) else {}
-        return {".".join(rest): given.get(rest[0], value) if len(rest) == 1 else _effective(config, (*path, *rest), defaults) for rest, value in below.items()}
     return lookup(config, path) if _has(config, path) else defaults[path]
 
 

@@ -29,8 +29,8 @@ class Document:
 
     file: str
     data: Any = None
-    lines: dict[Path_, int] = field(default_factory=dict)
-    texts: dict[Path_, str] = field(default_factory=dict)  # scalars as they are written
+    lines: dict[Path_, int] = field(default_factory=dict, repr=False)
+    texts: dict[Path_, str] = field(default_factory=dict, repr=False)  # scalars as they are written
     problems: list[Problem] = field(default_factory=list)
     bad: set[Path_] = field(default_factory=set)  # paths with a fault of their own: what follows from it is not reported again
 

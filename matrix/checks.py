@@ -1,0 +1,130 @@
+"""Everything a tree promises beyond loading: compositions that vime accepts, science kept out of layouts, true twins, weights as declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from matrix.fragments import Composed, Fragment, leaves
+from matrix.loader import Declared, DeclaredCell, Matrix
+from matrix.declarations import Model, Recipe
+from matrix.problem import Problem, Where
+from matrix.resolver import compose_cell, layout_fragments
+from matrix.twins import twin_faults
+from matrix.vime_schema import PASSED_THROUGH
+from matrix.weights import fingerprint
+
+
+def check(matrix: Matrix) -> list[Problem]:
+    """Every fault of a loaded tree, each once, by place."""
+    found: list[Problem] = []
+    for model in matrix.models.values():
+        found += _model(matrix, model)
+    for recipe in matrix.recipes.values():
+        found += _recipe(recipe)
+    if (matrix.root / "schema" / "vime-config.schema.json").is_file():
+        found += _undecided(matrix)
+        for cell in matrix.cells.values():
+            found += _cell(matrix, cell)
+    else:
+        found.append(Problem(Where(str(matrix.root / "schema" / "vime-config.schema.json")), "is missing: write it with 'vime config schema'"))
+    return sorted(set(found))
+
+
+def _model(matrix: Matrix, model: Declared[Model]) -> Iterator[Problem]:
+    twin = model.value.twin
+    if twin is None:
+        return
+    for path, message in twin_faults(model.value.architecture, twin):
+        yield Problem(model.where("twin", *path), message)
+    for name, start in twin.warm_starts.items():
+        directory = matrix.root / "warmstarts" / start.directory
+        message = _weights_fault(directory, start.sha256)
+        if message:
+            yield Problem(model.where("twin", "warm_starts", name), f"warm start '{name}': {message}")
+        yield from (Problem(model.where("twin", "config", key), text) for key, text in _config_faults(directory, twin.config))
+
+
+def _weights_fault(directory: Path, declared: str) -> str | None:
+    if not directory.is_dir():
+        return f"{directory} does not exist"
+    try:
+        found = fingerprint(directory)
+    except ValueError as error:
+        return str(error)
+    return None if found == declared else f"the weights in {directory} have sha256 {found}, declared is {declared}: another checkpoint is another recipe"
+
+
+def _config_faults(directory: Path, declared: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The warm start's own config.json against the twin's: they must describe one model."""
+    import json
+
+    file = directory / "config.json"
+    if not file.is_file():
+        return
+    written = json.loads(file.read_text(encoding="utf-8"))
+    rope = written.get("rope_parameters") or {}  # transformers 5 writes rope_theta there
+    flat = {"torch_dtype": written.get("dtype"), **rope, **written}
+    for key, value in declared.items():
+        if key in flat and flat[key] != value:
+            yield key, f"{key} is {value!r} here and {flat[key]!r} in {file}: make the warm start again, or mend the twin"
+
+
+def _recipe(recipe: Declared[Recipe]) -> Iterator[Problem]:
+    value = recipe.value
+    steps = value.config.get("train", {}).get("steps") if isinstance(value.config.get("train"), dict) else None
+    if steps != value.judge.planned_steps:
+        yield Problem(recipe.where("config", "train", "steps"), f"train.steps is {steps}, judge.planned_steps is {value.judge.planned_steps}: they must be equal")
+    low, high = value.reward.range
+    if not low < high:
+        yield Problem(recipe.where("reward", "range"), f"reward.range: {low} is not below {high}")
+    if value.seeds.initial > value.judge.max_seeds:
+        yield Problem(recipe.where("seeds", "initial"), f"seeds.initial is {value.seeds.initial}, judge.max_seeds is {value.judge.max_seeds}: no look would be left")
+
+
+def _undecided(matrix: Matrix) -> Iterator[Problem]:
+    where = Where(str(matrix.root / "science.yaml"))
+    known = [key for key, _ in matrix.vime.leaves()]
+    for key in matrix.science.undecided(iter(known)):
+        yield Problem(where, f"vime's key '{'.'.join(key)}' is in neither list: does it change what is learned?")
+    for listed in matrix.science.science:
+        if listed not in known:
+            yield Problem(where, f"'{'.'.join(listed)}' is listed as science, and vime has no such key")
+
+
+def _cell(matrix: Matrix, cell: DeclaredCell) -> Iterator[Problem]:
+    composed = compose_cell(matrix, cell)
+    yield from composed.problems
+    for fragment in layout_fragments(matrix, cell):
+        yield from _science_in_layout(matrix, fragment)
+    here = cell.declared.where("id")
+    unknown = list(matrix.vime.unknown_keys(composed.values))
+    for key, message in unknown:
+        yield Problem(composed.where(key, here), message)
+    for key, message in matrix.vime.faults({**composed.values, "seed": 0, "labels": {}}):
+        if not any(problem.message for problem in composed.problems):
+            yield Problem(composed.where(key, here), message)
+    yield from _options(matrix, cell, composed)
+
+
+def _science_in_layout(matrix: Matrix, fragment: Fragment) -> Iterator[Problem]:
+    for key, value in leaves(fragment.values):
+        if matrix.science.is_science(key):
+            yield Problem(fragment.where(key), f"{'.'.join(key)} = {value!r} says what is learned: only a recipe sets it, or cells that share a recipe would not be comparable")
+
+
+def _options(matrix: Matrix, cell: DeclaredCell, composed: Composed) -> Iterator[Problem]:
+    """The blocks passed through to vLLM and Megatron-Core, against the catalogue of the version that the hardware names."""
+    hardware = cell.hardware
+    for block, package in PASSED_THROUGH.items():
+        version = hardware.value.versions.get(package)
+        if version is None:
+            yield Problem(hardware.where("versions"), f"versions names no {package}: its options could not be checked")
+            continue
+        catalogue = matrix.catalogue(package, version)
+        if catalogue is None:
+            yield Problem(hardware.where("versions", package), f"no catalogue of {package} {version} under schema/options: extract it from the package")
+            continue
+        for key, message in catalogue.unknown_options(block, composed.values.get(block, {})):
+            yield Problem(composed.where(key, cell.declared.where("id")), message)
