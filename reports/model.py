@@ -1,0 +1,130 @@
+"""What a reader returns: curves of one run, its provenance, and everything that was found on the way."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class NoteKind(StrEnum):
+    """Kinds of findings. None of them is repaired in silence; which of them refuse a verdict is decided in `checks`."""
+
+    UNREADABLE = "unreadable"  # no curve could be read at all
+    TORN_LINE = "torn line"  # the last line ends in the middle of a record
+    BROKEN_LINE = "broken line"  # a line inside the file that is not a record
+    GLUED_LINE = "glued line"  # two records on one line, or a torn record with the next one behind it
+    RESTART = "restart"  # steps recorded again; the later record wins
+    DUPLICATE = "duplicate"  # the same record twice, equal in every metric
+    OUT_OF_ORDER = "out of order"  # a step that comes after a later one
+    TEXT_VALUE = "text value"  # a metric that is neither a number nor a spelling of one
+    NON_FINITE = "non-finite"  # NaN or infinity, kept as such
+    MISSING = "missing"  # null, or a file that should be there
+
+
+@dataclass(frozen=True)
+class Note:
+    """One finding: its kind, plain words, the file and line it is about, and the metric where it is about one."""
+
+    kind: NoteKind
+    text: str
+    where: str = ""
+    metric: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric over the steps that recorded it.
+
+    steps: int64[S], strictly increasing. values: float64[S], NaN or infinite where the source says so.
+    A step without the metric has no entry: missing is never a number.
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+
+    def at(self, steps: np.ndarray) -> np.ndarray:
+        """float64[len(steps)]: values at `steps`. Raises KeyError with the first step that is not recorded."""
+        index = np.searchsorted(self.steps, steps)
+        clipped = np.minimum(index, len(self.steps) - 1) if len(self.steps) else index
+        if len(steps) and (not len(self.steps) or not np.array_equal(self.steps[clipped], steps)):
+            known = set(self.steps.tolist())
+            raise KeyError(next(s for s in steps.tolist() if s not in known))
+        return self.values[clipped] if len(steps) else np.empty(0)
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """First step whose value is not finite, or None."""
+        bad = np.flatnonzero(~np.isfinite(self.values))
+        return int(self.steps[bad[0]]) if len(bad) else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run as read from disk.
+
+    steps: int64[S] are all steps with a record, whichever metrics it held. `manifest`, `events`, `runner` and `samples` are empty for formats without them.
+    """
+
+    path: Path
+    format: str
+    steps: np.ndarray
+    curves: dict[str, Curve]
+    notes: tuple[Note, ...] = ()
+    manifest: dict[str, Any] = field(default_factory=dict)
+    events: tuple[dict[str, Any], ...] = ()
+    runner: dict[str, Any] = field(default_factory=dict)
+    content_hash: str = ""  # of the run this one was slimmed from; computed from the curves where empty
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        labels = self.manifest.get("labels")
+        return labels if isinstance(labels, dict) else {}
+
+    @property
+    def seed(self) -> int | None:
+        seed = self.manifest.get("seed")
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+
+    @property
+    def science_hash(self) -> str | None:
+        value = self.labels.get("science_hash")
+        return str(value) if value else None
+
+    @property
+    def planned_steps(self) -> int | None:
+        value = self.manifest.get("planned_steps")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def name(self) -> str:
+        """Short name for people: the seed where one is known, with the folder's or file's name."""
+        stem = self.path.name.removesuffix(".jsonl")
+        return stem if self.seed is None or f"seed-{self.seed}" in stem or f"seed{self.seed}" in stem else f"{stem} (seed {self.seed})"
+
+    @cached_property
+    def sha(self) -> str:
+        """sha256 over every step and metric (canonical text), so equal for equal data whatever the file's layout."""
+        if self.content_hash:
+            return self.content_hash
+        digest = hashlib.sha256()
+        digest.update(np.ascontiguousarray(self.steps, dtype="<i8").tobytes())
+        for name in sorted(self.curves):
+            digest.update(name.encode() + b"\0")
+            digest.update(np.ascontiguousarray(self.curves[name].steps, dtype="<i8").tobytes())
+            digest.update(np.ascontiguousarray(self.curves[name].values, dtype="<f8").tobytes())
+        return digest.hexdigest()
+
+    def notes_of(self, *kinds: NoteKind) -> list[Note]:
+        return [note for note in self.notes if note.kind in kinds]
+
+
+def fingerprint(curve: Curve) -> str:
+    """Hash of a curve's values to six significant digits: equal for a copy, also one that was re-exported with fewer digits."""
+    text = ",".join(f"{step}:{value:.6g}" for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True))
+    return hashlib.sha256(text.encode()).hexdigest()
