@@ -2,9 +2,9 @@
 
 Standard library only, because it runs before anything is installed. Called by the Makefile; a second call with nothing changed returns at once.
 
-The pins are installed with --no-deps: the file is the whole tested set, so there is nothing left to resolve, and four packages that vLLM's CPU build asks for stay away:
-torchvision, torchaudio, torchcodec and triton come as wheels for CUDA from the Python package index and, beside a CPU build of torch, break `from vllm import LLM`
-(`operator torchvision::nms does not exist`). No text model needs them.
+The pins are installed with --no-deps: the file is the whole tested set, so there is nothing left to resolve, and four packages that vLLM's CPU build
+asks for stay away. torchvision, torchaudio, torchcodec and triton come from the Python package index as wheels for CUDA and, beside a CPU build of
+torch, break `from vllm import LLM` (`operator torchvision::nms does not exist`). No text model needs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,14 +25,15 @@ PYTHON = (3, 11)
 NEEDED_GB = 5
 UNWANTED = ("torchvision", "torchaudio", "torchcodec", "triton")
 
-HINTS = (
-    (r"No matching distribution found for torch==", "torch's CPU build is not on the package index in use. PyTorch serves it from its own index; name that one beside yours:\n"
-     "  PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test"),
-    (r"Failed building wheel for|error: command '.*(gcc|cc)' failed|command 'gcc' failed|Python\.h", "a package without a ready-made wheel (pycosat, needed by reasoning-gym) is compiled: "
-     "install a C compiler and Python's headers (Debian, Ubuntu: gcc libc6-dev python3.11-dev)"),
-    (r"No space left on device", f"the environment takes about {NEEDED_GB} GB: free some space, or move the checkout"),
-    (r"NewConnectionError|Temporary failure in name resolution|ConnectTimeoutError|ProxyError", "the package index cannot be reached: check the network, or PIP_INDEX_URL and HTTPS_PROXY"),
-)  # fmt: skip
+# What pip's output shows -> what to do about it.
+HINTS = {
+    r"No matching distribution found for torch==": "torch's CPU build is not on the package index in use. PyTorch serves it from an index of its own; "
+    "name that one beside yours:\n  PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test",
+    r"error: command '.*(cc|gcc|clang).*' failed|Python\.h|No such file or directory: '(gcc|cc)'": "pycosat, which reasoning-gym needs, is compiled here: "
+    "install a C compiler and Python's headers (Debian, Ubuntu: gcc libc6-dev python3.11-dev)",
+    r"No space left on device": f"the environment takes about {NEEDED_GB} GB: free some space, or move the checkout",
+    r"NewConnectionError|name resolution|ConnectTimeoutError|ProxyError": "no package index can be reached: check the network, PIP_INDEX_URL, HTTPS_PROXY",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,7 +84,8 @@ def usable(place: Path) -> bool:
 
 def create(place: Path) -> None:
     if sys.version_info[:2] != PYTHON:
-        fail(f"the tested set is for Python {PYTHON[0]}.{PYTHON[1]}, this is {sys.version.split()[0]} ({sys.executable}): name another one with `make PYTHON=/path/to/python3.11 …`")
+        have = f"{sys.version.split()[0]} ({sys.executable})"
+        fail(f"the tested set is for Python {PYTHON[0]}.{PYTHON[1]}, this is {have}: name another one with `make PYTHON=/path/to/python3.11 …`")
     free = shutil.disk_usage(ROOT).free / 1e9
     if free < NEEDED_GB:
         fail(f"{free:.1f} GB free where the checkout lies; the environment takes about {NEEDED_GB} GB")
@@ -98,45 +99,50 @@ def create(place: Path) -> None:
 def pip(place: Path, arguments: list[str], total: int) -> None:
     """Run pip, its words kept in `<venv>/install.log`, a short progress shown. Exits with the end of the log and a mend when pip fails."""
     log = place / "install.log"
-    command = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", arguments[0], *arguments[1:]]
+    command = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
     if arguments[0] == "install":
         command += ["--progress-bar", "off"]
+    lines: list[str] = []
     with log.open("a") as out, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
         assert process.stdout is not None
-        lines = list(progress(process.stdout, total, out.write))
+        progress = Progress(total, live=sys.stdout.isatty())
+        for line in process.stdout:
+            out.write(line)
+            lines.append(line)
+            progress.line(line)
+        progress.end()
     if process.returncode != 0:
         text = "".join(lines)
-        hint = next((mend for pattern, mend in HINTS if re.search(pattern, text)), f"the whole of pip's output is in {log}")
+        hint = next((mend for pattern, mend in HINTS.items() if re.search(pattern, text)), f"the whole of pip's output is in {log}")
         print("".join(lines[-15:]), file=sys.stderr)
         fail(f"pip {arguments[0]} failed (exit {process.returncode}): {hint}")
 
 
-def progress(lines: Iterable[str], total: int, keep: object) -> Iterable[str]:
-    """Pass pip's lines on, showing how far it is: one line rewritten on a terminal, one line every tenth of the way elsewhere."""
-    write = keep if callable(keep) else print
-    shown, count, live = -1, 0, sys.stdout.isatty()
-    for line in lines:
-        write(line)
-        yield line
+class Progress:
+    """Says how far pip is: one line rewritten on a terminal (`live`); elsewhere a line every tenth of the way and one for each large download."""
+
+    def __init__(self, total: int, *, live: bool):
+        self.total, self.live, self.count = total, live, 0
+
+    def line(self, line: str) -> None:
         words = line.split()
-        if not words:
-            continue
-        if words[0] == "Collecting" or line.startswith("Requirement already satisfied"):
-            count += 1
-            tenth = count * 10 // max(total, 1)
-            if live:
-                print(f"\r  {count}/{total} {words[-1 if words[0] == 'Collecting' else 3]:<60.60}", end="", flush=True)
-            elif tenth != shown and total >= 10:
-                print(f"  {count}/{total} packages", flush=True)
-            shown = tenth
-        elif words[0] in ("Downloading", "Building", "Installing"):
-            detail = f"{words[0].lower()} {' '.join(words[1:3]):.80}" if words[0] != "Installing" else "unpacking (a minute or so)"
-            if live:
-                print(f"\r  {detail:<78.78}", end="", flush=True)
-            elif words[0] == "Installing" and total >= 10:
-                print(f"  {detail}", flush=True)
-    if live:
-        print("\r" + " " * 80 + "\r", end="", flush=True)
+        if words[:1] == ["Collecting"] or words[:3] == ["Requirement", "already", "satisfied:"]:
+            self.count += 1
+            self.show(f"{self.count}/{self.total} {words[1] if words[0] == 'Collecting' else words[3]}", lasting=self.count % (self.total // 10 or 1) == 0)
+        elif words[:1] == ["Downloading"]:
+            self.show(" ".join(words)[:100], lasting=bool(re.search(r"\((\d{3,}(\.\d+)? MB|[\d.]+ GB)\)", line)))
+        elif words[:2] == ["Installing", "collected"]:
+            self.show("unpacking (a minute or so)", lasting=self.total > 1)
+
+    def show(self, text: str, *, lasting: bool) -> None:
+        if self.live:
+            print(f"\r  {text:<100.100}", end="", flush=True)
+        elif lasting and self.total > 1:
+            print(f"  {text}", flush=True)
+
+    def end(self) -> None:
+        if self.live:
+            print("\r" + " " * 102 + "\r", end="", flush=True)
 
 
 def say(text: str) -> None:
