@@ -1,0 +1,268 @@
+"""Checkpoints: Megatron's torch_dist format in a directory that appears whole or not at all.
+
+A checkpoint is written to `.<name>.partial` beside its final place; `vime.json` is its last file, and then the directory is renamed. Whatever carries no vime.json under its final
+name is not a checkpoint, so a run killed at any moment leaves the earlier ones as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from vime.errors import RunError, UserError
+from vime.models.hf_io import replace_directory
+from vime.training.model import Trained
+
+META = "vime.json"
+FORMAT = 1
+STAGE = "checkpoint"
+SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
+
+
+# ---- directories (no torch.distributed) ------------------------------------------------------------------------------------------------------------
+
+
+def is_complete(path: str | Path) -> bool:
+    """Whether a whole checkpoint stands at `path`."""
+    return (Path(path) / META).is_file()
+
+
+def latest(root: str | Path) -> Path | None:
+    """The whole checkpoint with the highest number among `<root>/<name>-<number>`, None if there is none."""
+    found = _numbered(Path(root))
+    return found[-1] if found else None
+
+
+def prune(root: str | Path, keep: int) -> list[Path]:
+    """Remove all but the `keep` highest-numbered checkpoints, and leftovers of interrupted saves. Returns what was removed."""
+    root = Path(root)
+    doomed = [*_numbered(root)[:-keep], *root.glob(".*.partial"), *root.glob("*.old")]
+    for path in doomed:
+        shutil.rmtree(path, ignore_errors=True)
+    return doomed
+
+
+def _numbered(root: Path) -> list[Path]:
+    numbered = [(int(path.name.rsplit("-", 1)[-1]), path) for path in root.glob("*-*") if path.name.rsplit("-", 1)[-1].isdigit() and is_complete(path)]
+    return [path for _, path in sorted(numbered)]
+
+
+def read_meta(path: str | Path) -> dict[str, Any]:
+    """vime.json of a checkpoint. Raises UserError when it is missing, unreadable, or of another format."""
+    file = Path(path) / META
+    if not file.is_file():
+        raise UserError(f"{path}: no complete checkpoint there ({META} is missing)")
+    try:
+        meta = dict(json.loads(file.read_text()))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}: not JSON: {error}") from None
+    if meta.get("format") != FORMAT:
+        raise UserError(f"{file}: checkpoint format {meta.get('format')}, this vime reads {FORMAT}")
+    return meta
+
+
+# ---- saving ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def save(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int | None = None) -> None:
+    """Write model, optimizer and random states of all ranks, and `extra` (JSON). A collective. With `keep`, older checkpoints beside it are pruned afterwards.
+
+    Raises RunError(stage "checkpoint") on every rank when any could not write; what stood there before is left alone.
+    """
+    from megatron.core import dist_checkpointing
+
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.partial")
+    first = dist.get_rank() == 0
+    _together(path, lambda: _fresh(temporary) if first else None)
+    try:
+        dist_checkpointing.save(_state(trained, loading=False), str(temporary), sharded_strategy=_strategy())
+    except Exception as error:  # Megatron wraps the OSError of any rank, and tells every rank
+        if first:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise _failed(path, error) from error
+    meta = {"format": FORMAT, "model": fingerprint(trained), "world_size": dist.get_world_size(), "extra": extra}
+    _together(path, lambda: _finish(temporary, path, meta, keep) if first else None)
+
+
+def _fresh(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+
+
+def _finish(temporary: Path, path: Path, meta: dict[str, Any], keep: int | None) -> None:
+    with open(temporary / META, "w") as file:
+        json.dump(meta, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    replace_directory(temporary, path)
+    parent = os.open(path.parent, os.O_RDONLY)
+    os.fsync(parent)
+    os.close(parent)
+    if keep is not None:
+        prune(path.parent, keep)
+
+
+def _together(path: Path, work: Any) -> None:
+    """Do `work` and learn how all ranks fared: any OSError is raised everywhere, so that no rank waits for one that gave up."""
+    failure: OSError | None = None
+    try:
+        work()
+    except OSError as error:
+        failure = error
+    told: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, str(failure) if failure else None)
+    reason = next((text for text in told if text), None)
+    if reason:
+        raise _failed(path, failure or OSError(reason)) from failure
+
+
+def _failed(path: Path, error: Exception) -> RunError:
+    return RunError(STAGE, f"{path} could not be written ({_root_cause(error)}); earlier checkpoints are untouched. Free space there or point run_dir elsewhere")
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost message: torch wraps a rank's OSError several times, with a traceback in the text."""
+    failures = getattr(error, "failures", None)
+    if failures:
+        wrapped = next(iter(failures.values()))
+        return _root_cause(wrapped[0] if isinstance(wrapped, tuple) else wrapped)
+    inner = error.__cause__
+    return _root_cause(inner) if inner is not None else (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def _strategy() -> Any:
+    """Megatron's torch_dist writer, writing from this process. Its own forks writers (unsafe beside Ray's threads) and starts a manager process for their results."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
+    from megatron.core.dist_checkpointing.strategies.state_dict_saver import save_state_dict_async_finalize
+    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+
+    filesystem_async._results_queue = queue.Queue()  # type: ignore[assignment]
+
+    def write(transforms: Any, rank: int, buckets: list[Any], results: Any) -> None:
+        done: dict[int, Any] | Exception = {}
+        for index, bucket in enumerate(buckets):
+            told: queue.Queue[tuple[int, Any]] = queue.Queue()
+            counted: queue.Queue[int] = queue.Queue()
+            counted.put(index)
+            filesystem_async.FileSystemWriterAsync.write_preloaded_data([transforms], index, bucket, told, counted, True)
+            outcome = told.get()[1]
+            if isinstance(outcome, Exception):
+                done = outcome
+                break
+            assert isinstance(done, dict)
+            done[index] = outcome
+        results.put(done)
+
+    class InProcess(TorchDistSaveShardedStrategy):
+        def _get_save_and_finalize_callbacks(self, writer: Any, planned: Any) -> Any:
+            function, preload, arguments = writer.get_save_function_and_args()
+            return AsyncRequest(partial(write, writer.transforms) if function else None, arguments, [lambda: save_state_dict_async_finalize(*planned)], preload_fn=preload)
+
+    return InProcess("torch_dist", 1, thread_count=1)
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[str, Any]:
+    """Restore model, optimizer and random states, bit for bit on the same layout (another layout may differ in its random states). Returns `extra`. A collective.
+
+    Raises UserError when there is no whole checkpoint, or it is of another model. `optimizer=False` reads the weights alone.
+    """
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.core import CheckpointingException
+
+    meta = read_meta(path)
+    if meta["model"] != fingerprint(trained):
+        raise UserError(f"{path}: holds another model: {meta['model']}, model.path describes {fingerprint(trained)}")
+    state = _state(trained, loading=True, optimizer=optimizer, random_states=optimizer and meta["world_size"] == dist.get_world_size())
+    try:
+        loaded = dist_checkpointing.load(state, str(path))
+    except (CheckpointingException, OSError, EOFError, RuntimeError) as error:
+        raise UserError(f"{path}: the checkpoint cannot be read ({_root_cause(error)}); resume from an earlier one") from error
+    trained.model.load_state_dict(loaded["model"])
+    if optimizer:
+        trained.optimizer.load_state_dict(loaded["optimizer"])
+        own_step_counters(trained.optimizer)
+    else:
+        trained.optimizer.reload_model_params()
+    if "random" in loaded:
+        _set_random_states(loaded["random"], _device(trained))
+    return dict(meta["extra"])
+
+
+def own_step_counters(optimizer: Any) -> None:
+    """Give each parameter its own Adam step count. Megatron restores one tensor shared by all, which torch's Adam would then advance once for every parameter of a step."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        for state in part.optimizer.state.values() if part.optimizer is not None else ():
+            if torch.is_tensor(state.get("step")):
+                state["step"] = state["step"].clone()
+
+
+def prepare_optimizer_state(optimizer: Any) -> None:
+    """Create torch Adam's state before its first step, as that step would: Megatron can neither save nor load an optimizer that has none."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        inner = part.optimizer
+        if not isinstance(inner, torch.optim.Adam | torch.optim.AdamW):
+            continue
+        for group in inner.param_groups:
+            for parameter in group["params"]:
+                if not inner.state[parameter]:
+                    zeros = [torch.zeros_like(parameter, memory_format=torch.preserve_format) for _ in range(2)]
+                    inner.state[parameter].update(step=torch.zeros((), dtype=torch.float32), exp_avg=zeros[0], exp_avg_sq=zeros[1])
+
+
+def fingerprint(trained: Trained) -> str:
+    """Of the architecture: family and every tensor's name and shape."""
+    names = json.dumps({name: list(shape) for name, shape in trained.table.shapes.items()})
+    return f"{trained.family.name} {hashlib.sha256(names.encode()).hexdigest()[:16]}"
+
+
+def _state(trained: Trained, *, loading: bool, optimizer: bool = True, random_states: bool = True) -> dict[str, Any]:
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+    model = trained.model.sharded_state_dict(metadata=dict(SHARDING))  # type: ignore[operator]
+    state: dict[str, Any] = {"model": model}
+    if optimizer:
+        state["optimizer"] = trained.optimizer.sharded_state_dict(model, is_loading=loading, metadata=dict(SHARDING))
+    if random_states:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        state["random"] = ShardedObject("random", _random_states(_device(trained)), (world,), (rank,))
+    return state
+
+
+def _device(trained: Trained) -> torch.device:
+    return next(trained.model.parameters()).device
+
+
+def _random_states(device: torch.device) -> dict[str, Any]:
+    from megatron.core import tensor_parallel
+
+    out = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state(), "tracker": tensor_parallel.get_cuda_rng_tracker().get_states()}
+    if device.type != "cpu":
+        out["device"] = torch.get_device_module(device).get_rng_state()
+    return out
+
+
+def _set_random_states(states: dict[str, Any], device: torch.device) -> None:
+    from megatron.core import tensor_parallel
+
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    tensor_parallel.get_cuda_rng_tracker().set_states(states["tracker"])
+    if device.type != "cpu" and "device" in states:
+        torch.get_device_module(device).set_rng_state(states["device"])

@@ -1,0 +1,266 @@
+"""Megatron's model, data-parallel wrapper and optimizer from the run's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vime.config.tree import Config, TrainConfig
+from vime.errors import UserError
+from vime.models.base import Family, Layout, ModelShape, WeightTable, padded_vocab
+from vime.models.hf_io import load_hf, read_config
+from vime.models.random_init import random_init
+from vime.models.registry import family_for
+
+# Megatron fields that vime sets itself: block -> field -> why it cannot be overridden.
+_LAYOUT = "is parallel.*'s"
+_ARCHITECTURE = "comes from the model's config.json"
+_DTYPE = "follows model.dtype"
+_DROPOUT = "must stay 0: log-probs of the same weights have to be equal in every pass"
+OWNED: dict[str, dict[str, str]] = {
+    "model": {
+        **dict.fromkeys(
+            (
+                "tensor_model_parallel_size",
+                "pipeline_model_parallel_size",
+                "context_parallel_size",
+                "expert_model_parallel_size",
+                "expert_tensor_parallel_size",
+                "sequence_parallel",
+            ),
+            _LAYOUT,
+        ),
+        **dict.fromkeys(
+            ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "normalization", "qk_layernorm", "gated_linear_unit"),
+            _ARCHITECTURE,
+        ),
+        **dict.fromkeys(("params_dtype", "pipeline_dtype", "bf16", "fp16", "autocast_dtype", "enable_autocast"), _DTYPE),
+        **dict.fromkeys(("hidden_dropout", "attention_dropout"), _DROPOUT),
+        "virtual_pipeline_model_parallel_size": "is not supported: a pipeline stage holds one model chunk",
+        "calculate_per_token_loss": "is set: vime weighs every token itself, so gradients are summed, not averaged",
+        "variable_seq_lengths": "is set by the pipeline: packed micro-batches differ in length",
+        "perform_initialization": "is off: weights are always loaded, or drawn from model.random_init_seed",
+        "grad_scale_func": "is internal",
+        "finalize_model_grads_func": "is internal",
+    },
+    "optimizer": {
+        "lr": "is train.lr",
+        "min_lr": "is train.min_lr_fraction",
+        "weight_decay": "is train.weight_decay",
+        "adam_beta1": "is train.beta1",
+        "adam_beta2": "is train.beta2",
+        "adam_eps": "is train.eps",
+        "clip_grad": "is train.clip_grad",
+        "use_distributed_optimizer": "is train.distributed_optimizer",
+        "overlap_param_gather": "would leave the weights ungathered when they are sent to the engines, right after the step",
+        "overlap_param_gather_with_optimizer_step": "would leave the weights ungathered when they are sent to the engines, right after the step",
+        **dict.fromkeys(("bf16", "fp16", "params_dtype", "loss_scale"), _DTYPE),
+    },
+    "ddp": {
+        "use_distributed_optimizer": "is train.distributed_optimizer",
+        "average_in_collective": "is off: gradients are summed over data-parallel ranks, the loss carries the weights",
+        "overlap_param_gather": "would leave the weights ungathered when they are sent to the engines, right after the step",
+        "use_megatron_fsdp": "is not supported: weights are exported from ordinary parameters",
+        "use_custom_fsdp": "is not supported: weights are exported from ordinary parameters",
+    },
+}
+BLOCKS = ("model", "optimizer", "ddp")
+
+
+@dataclass
+class Trained:
+    """The model of one rank and everything around it."""
+
+    family: Family
+    hf_config: dict[str, Any]
+    shape: ModelShape
+    table: WeightTable
+    layout: Layout
+    config: Any  # megatron's TransformerConfig
+    model: torch.nn.Module  # the bare GPTModel
+    ddp: Any
+    optimizer: Any
+    ddp_options: dict[str, Any]
+
+
+def overrides(config: Config, block: str) -> dict[str, Any]:
+    """`config.megatron[block]` with dtypes resolved. Raises UserError on a field vime owns, an unknown one (with the nearest name), or an unknown block."""
+    for name in config.megatron:
+        if name not in BLOCKS:
+            raise UserError(f"megatron.{name}: there is no such block: use one of {', '.join(BLOCKS)}")
+    given = dict(config.megatron.get(block) or {})
+    known = _fields(block)
+    for key, value in given.items():
+        if key in OWNED[block]:
+            raise UserError(f"megatron.{block}.{key} {OWNED[block][key]}: take it out")
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise UserError(f"megatron.{block}.{key}: Megatron-Core's {known[''].__name__} has no such field{f'; did you mean {near[0]}?' if near else ''}")
+        if "dtype" in key and isinstance(value, str):
+            given[key] = torch_dtype(value, f"megatron.{block}.{key}")
+    return given
+
+
+def _fields(block: str) -> dict[str, Any]:
+    """Field names of the block's Megatron class; the class itself under ""."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer import TransformerConfig
+
+    cls = {"model": TransformerConfig, "optimizer": OptimizerConfig, "ddp": DistributedDataParallelConfig}[block]
+    return {field.name: field for field in dataclasses.fields(cls)} | {"": cls}
+
+
+def torch_dtype(name: str, key: str = "model.dtype") -> torch.dtype:
+    """"bfloat16", "bf16", "torch.float32", … → torch's dtype. Raises UserError naming `key`."""
+    full = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}.get(name, name.removeprefix("torch."))
+    dtype = getattr(torch, full, None)
+    if not isinstance(dtype, torch.dtype):
+        raise UserError(f"{key}: {name!r} is no torch dtype")
+    return dtype
+
+
+def transformer_config(config: Config, family: Family, hf_config: Mapping[str, Any], device_type: str) -> Any:
+    """The TransformerConfig of a run. Raises UserError for a layout or a setting that cannot be had."""
+    parallel = config.parallel
+    _check_layout(config, family, hf_config)
+    dtype = torch_dtype(config.model.dtype)
+    common: dict[str, Any] = {
+        "tensor_model_parallel_size": parallel.tensor,
+        "pipeline_model_parallel_size": parallel.pipeline,
+        "context_parallel_size": parallel.context,
+        "sequence_parallel": parallel.sequence_parallel,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
+        "calculate_per_token_loss": True,
+        "perform_initialization": False,
+        "variable_seq_lengths": parallel.pipeline > 1,
+        "use_cpu_initialization": device_type == "cpu",
+        "attention_softmax_in_fp32": True,
+        "batch_p2p_comm": device_type != "cpu",  # gloo has no batched send and receive
+        "deallocate_pipeline_outputs": True,
+    }
+    if not has_transformer_engine():
+        # fused kernels belong to TransformerEngine, Apex or torch.compile
+        common |= dict.fromkeys(
+            ("gradient_accumulation_fusion", "bias_activation_fusion", "bias_dropout_fusion", "masked_softmax_fusion", "apply_rope_fusion", "persist_layer_norm"), False
+        )
+    if config.train.recompute == "full":
+        common |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return family.megatron_config(hf_config, parallel, {**common, **overrides(config, "model")})
+
+
+def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) -> None:
+    parallel, given = config.parallel, config.megatron.get("model") or {}
+    if config.model.dtype == "float16":
+        raise UserError("model.dtype: float16 needs loss scaling, which vime does not do: use bfloat16 or float32")
+    if parallel.context > 1:
+        raise UserError(f"parallel.context {parallel.context}: context parallelism is not supported yet: use 1")
+    if parallel.expert > 1 or parallel.expert_tensor > 1:
+        raise UserError(f"parallel.expert {parallel.expert} and expert_tensor {parallel.expert_tensor}: {family.name} has no experts: use 1")
+    layers = int(hf_config["num_hidden_layers"])
+    uneven = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split")
+    if layers % parallel.pipeline and not any(given.get(key) for key in uneven):
+        raise UserError(
+            f"parallel.pipeline {parallel.pipeline} does not divide the model's {layers} layers: choose a divisor of {layers}, "
+            "or give an uneven split, e.g. megatron.model.num_layers_in_first_pipeline_stage"
+        )
+
+
+def has_transformer_engine() -> bool:
+    """Whether TransformerEngine is installed; without it vime's own packed attention is used."""
+    return importlib.util.find_spec("transformer_engine") is not None
+
+
+def build(config: Config, platform: Any, layout: Layout, device: torch.device) -> Trained:
+    """Model with its weights, data-parallel wrapper and optimizer. torch.distributed and Megatron's parallel state are up."""
+    from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+
+    hf_config = read_config(config.model.path)
+    family = family_for(hf_config, str(Path(config.model.path) / "config.json"))
+    table, shape = family.weight_table(hf_config), family.shape(hf_config)
+    megatron = transformer_config(config, family, hf_config, platform.device_type)
+    layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(megatron))
+    model = bare_model(family, megatron, shape, layout, device)
+    load_weights(model, config, table, layout)
+    ddp, ddp_options = _wrap(config, megatron, model)
+    return Trained(family, hf_config, shape, table, layout, megatron, model, ddp, _optimizer(config, ddp), ddp_options)
+
+
+def bare_model(family: Family, megatron: Any, shape: ModelShape, layout: Layout, device: torch.device) -> torch.nn.Module:
+    """A GPTModel of this rank's part, its weights not yet set."""
+    from megatron.core.models.gpt.gpt_model import GPTModel
+
+    from vime.training.attention import PackedAttention
+
+    core = None if has_transformer_engine() else PackedAttention
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GPTModel(
+            config=megatron,
+            transformer_layer_spec=family.layer_spec(megatron, core),
+            vocab_size=padded_vocab(shape.vocab_size, layout.tp_size),
+            max_sequence_length=shape.max_position_embeddings,
+            pre_process=layout.pp == 0,
+            post_process=layout.pp == layout.pp_size - 1,
+            parallel_output=True,
+            share_embeddings_and_output_weights=shape.tied,
+            position_embedding_type="rope",
+            rotary_base=shape.rotary_base,  # type: ignore[arg-type]
+        )
+    return model.to(device=device, dtype=megatron.params_dtype)
+
+
+def load_weights(model: torch.nn.Module, config: Config, table: WeightTable, layout: Layout) -> None:
+    """Fill the model from model.path, or from model.random_init_seed. (`load: torch-dist` is read by the actor, when the optimizer stands.)"""
+    if config.model.random_init_seed is not None:
+        random_init(model, table, layout, config.model.random_init_seed, std=float(read_config(config.model.path).get("initializer_range", 0.02)))
+    elif config.model.load == "hf":
+        load_hf(model, config.model.path, table, layout)
+
+
+def _wrap(config: Config, megatron: Any, model: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+    options = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": config.train.distributed_optimizer, **overrides(config, "ddp")}
+    ddp = DistributedDataParallel(megatron, DistributedDataParallelConfig(**options), model)
+    if options.get("overlap_grad_reduce"):
+        megatron.no_sync_func = ddp.no_sync
+    return ddp, options
+
+
+def _optimizer(config: Config, ddp: Any) -> Any:
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+    train = config.train
+    options = OptimizerConfig(
+        **{
+            "lr": train.lr,
+            "weight_decay": train.weight_decay,
+            "adam_beta1": train.beta1,
+            "adam_beta2": train.beta2,
+            "adam_eps": train.eps,
+            "clip_grad": train.clip_grad,
+            "bf16": config.model.dtype == "bfloat16",
+            "params_dtype": torch_dtype(config.model.dtype),
+            "use_distributed_optimizer": train.distributed_optimizer,
+            **overrides(config, "optimizer"),
+        }
+    )
+    return get_megatron_optimizer(options, [ddp], use_gloo_process_groups=False)
+
+
+def set_rate(optimizer: Any, lr: float, train: TrainConfig) -> None:
+    """Learning rate and weight decay of the next update; biases and norms take none (Megatron's `wd_mult`)."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_mult", 1.0)
+        group["weight_decay"] = train.weight_decay * group.get("wd_mult", 1.0)
