@@ -77,4 +77,4 @@ def epoch_order(n: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
     """
     if not shuffle:
         return list(range(n))
-    return sorted(range(n), key=lambda i: xxhash.xxh64_intdigest(f"{seed}/{epoch}/{i}"))
+    return sorted(range(n), key=lambda i: xxhash.xxh64_intdigest(f"{seed}/{epoch}/{i}".encode()))
