@@ -1,0 +1,120 @@
+"""The pytest plugin: `pytest -m cpu_e2e` collects the matrix's cells, one item each. In any other invocation it adds a few options and does nothing.
+
+Cells are collected from matrix/cells/*.yaml, and only when asked for: by a marker (`-m cpu_e2e`, `gpu_e2e`, `npu_e2e`), by an option of the group below, or by naming such a
+file. The set collected must equal the set declared for the question; a set cut down by -k or a path is an error, because a cell that silently did not run looks like one that passed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from e2e.selection import Selection
+
+MARKERS = {
+    "cpu_e2e": "a cell of the CPU matrix, end to end with a verdict",
+    "gpu_e2e": "a cell that needs NVIDIA devices",
+    "npu_e2e": "a cell that needs Ascend devices",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("vime cells", "cells of the matrix (with -m cpu_e2e, gpu_e2e or npu_e2e)")
+    group.addoption("--cell", action="append", default=[], metavar="ID", help="only this cell; a pattern such as 'qwen3-4b.*' is allowed; may be repeated")
+    group.addoption("--tier", default=None, metavar="TIER", help="only cells of this tier (default: smoke, or any when --cell names cells)")
+    group.addoption("--seeds", default=None, metavar="K,L", help="these seeds and no others, e.g. 100 or 100-102 (default: the recipe's, more while the verdict asks)")
+    group.addoption("--results", default="results", metavar="ROOT", help="where run directories and verdicts go (default: results)")
+    group.addoption("--report", default="report", metavar="DIR", help="where the HTML report goes (default: report)")
+    group.addoption("--rerun", action="store_true", help="run again what has finished already")
+    group.addoption("--no-judge", action="store_true", help="make the runs, do not judge them (one agent's part of a fan-out)")
+    group.addoption("--judge-only", action="store_true", help="judge the runs that lie in the results root, run nothing")
+    group.addoption("--list-cells", action="store_true", help="print the cells that would run, one a line, and stop")
+    group.addoption("--train-command", default=None, metavar="CMD", help="the command that makes a run; '<config> --out <run>' is added (default: this Python's vime train)")
+    group.addoption("--matrix", default=None, metavar="DIR", help="another declaration tree than this checkout's matrix/")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.getoption("--list-cells"):
+        return None
+    selection = _selection(config)
+    for cell in selection.cells if selection else ():
+        print(cell)
+    return 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    for marker, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{marker}: {meaning}")
+    selection = _selection(config)
+    if selection is not None:
+        from e2e.session import CellSession
+
+        config.pluginmanager.register(CellSession(config, selection), "vime-cells")
+
+
+def _selection(config: pytest.Config) -> Selection | None:
+    """The cells this invocation asks for, or None; then nothing of the matrix is even imported."""
+    expression = config.getoption("-m") or ""
+    if "e2" not in expression and not _asked_by_option(config) and not any("cells" in str(argument) for argument in config.args):
+        return None
+    from e2e.selection import mistyped_markers, wanted_markers
+
+    registered = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    if message := mistyped_markers(expression, registered):
+        raise pytest.UsageError(message)
+    markers, named = wanted_markers(expression), _named_files(config)
+    if not markers and not named and not _asked_by_option(config):
+        return None
+    selection = _load_selection(config, markers)
+    if not named and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = [str(path) for path in sorted((selection.matrix.root / "cells").glob("*.yaml"))]
+    return selection
+
+
+def _asked_by_option(config: pytest.Config) -> bool:
+    return bool(config.getoption("--cell") or config.getoption("--tier") or config.getoption("--list-cells") or config.getoption("--judge-only"))
+
+
+def _named_files(config: pytest.Config) -> list[Path]:
+    paths = [(config.invocation_params.dir / str(argument).partition("::")[0]) for argument in config.args]
+    return [path for path in paths if path.suffix == ".yaml" and path.parent.name == "cells"]
+
+
+def _load_selection(config: pytest.Config, markers: frozenset[str]) -> Selection:
+    from matrix.loader import load
+    from matrix.problem import MatrixError, SelectionError
+
+    from e2e.selection import Selection, select
+
+    root, names = config.getoption("--matrix"), config.getoption("--cell")
+    tier = config.getoption("--tier") or (None if names else "smoke")
+    try:
+        matrix = load(Path(root).resolve() if root else None)
+        return Selection(matrix, select(matrix, markers, tier, names), _options(config))
+    except (MatrixError, SelectionError, ValueError) as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _options(config: pytest.Config) -> Any:
+    import shlex
+
+    from e2e.cell_run import Options
+    from e2e.runner import TRAIN
+    from e2e.selection import seeds_of
+
+    if config.getoption("--no-judge") and config.getoption("--judge-only"):
+        raise ValueError("--no-judge and --judge-only together leave nothing to do: give one of them")
+    seeds, command = config.getoption("--seeds"), config.getoption("--train-command")
+    return Options(
+        root=(config.invocation_params.dir / config.getoption("--results")).resolve(),
+        seeds=seeds_of(seeds) if seeds else (),
+        rerun=config.getoption("--rerun"),
+        judge=not config.getoption("--no-judge"),
+        judge_only=config.getoption("--judge-only"),
+        command=tuple(shlex.split(command)) if command else TRAIN,
+    )

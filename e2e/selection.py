@@ -1,0 +1,94 @@
+"""Which cells a pytest invocation asks for. Nothing is selected in silence: a name that selects nothing is an error with the nearest names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from matrix.cell_id import key
+from matrix.declarations import MARKERS
+from matrix.loader import DeclaredCell, Matrix
+from matrix.problem import SelectionError, nearest
+
+from e2e.cell_run import Options
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The cells asked for, and how to run them."""
+
+    matrix: Matrix
+    cells: tuple[DeclaredCell, ...]
+    options: Options
+
+
+def wanted_markers(expression: str) -> frozenset[str]:
+    """The e2e markers that a `-m` expression asks for: named in it, and true for an item that carries this marker alone."""
+    try:
+        tree = ast.parse(expression.strip() or "False", mode="eval")
+    except SyntaxError:
+        return frozenset()  # pytest itself explains what is wrong with it
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return frozenset(marker for marker in MARKERS.values() if marker in named and _true_for(tree.body, marker))
+
+
+def _true_for(node: ast.expr, marker: str) -> bool:
+    if isinstance(node, ast.BoolOp):
+        parts = [_true_for(value, marker) for value in node.values]
+        return all(parts) if isinstance(node.op, ast.And) else any(parts)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return not _true_for(node.operand, marker)
+    return isinstance(node, ast.Name) and node.id == marker
+
+
+def mistyped_markers(expression: str, registered: Iterable[str]) -> str | None:
+    """A message when a `-m` expression holds a word that is no registered marker and looks like one of the matrix's: it would select nothing, or too little."""
+    try:
+        tree = ast.parse(expression.strip() or "False", mode="eval")
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id not in set(registered) and node.id.endswith(("e2e", "_e2", "2e")):
+            return f"-m {expression}: no marker '{node.id}'{nearest(node.id, MARKERS.values())}"
+    return None
+
+
+def select(matrix: Matrix, markers: frozenset[str], tier: str | None, cells: Iterable[str]) -> tuple[DeclaredCell, ...]:
+    """Cells of the markers (none: of every platform), and of the tier or with the ids or patterns given. Raises SelectionError when anything asked for selects nothing."""
+    within = markers or frozenset(MARKERS.values())
+    patterns = list(cells)
+    if not patterns:
+        found = matrix.select(tier=tier, markers=within)
+        if not found:
+            raise SelectionError(f"no cell is declared for {' or '.join(sorted(within))} in tier '{tier}'; declared are {_shown(matrix.cells.values())}")
+        return tuple(found)
+    chosen: dict[str, DeclaredCell] = {}
+    for pattern in patterns:
+        matched = [cell for cell in matrix.cells.values() if cell.marker in within and (tier is None or tier in cell.tiers) and _matches(cell, pattern)]
+        if not matched:
+            elsewhere = [cell for cell in matrix.cells.values() if _matches(cell, pattern)]
+            why = f"; {_shown(elsewhere)} is declared, but not for {' or '.join(sorted(within))}{f' in tier {tier}' if tier else ''}" if elsewhere else nearest(pattern, matrix.cells)
+            raise SelectionError(f"--cell {pattern} selects nothing{why}")
+        chosen |= {str(cell): cell for cell in matched}
+    return tuple(chosen[name] for name in sorted(chosen))
+
+
+def _matches(cell: DeclaredCell, pattern: str) -> bool:
+    return fnmatchcase(str(cell), pattern) or pattern == key(cell.id)
+
+
+def _shown(cells: Iterable[DeclaredCell]) -> str:
+    return ", ".join(f"{cell} ({'/'.join(cell.tiers)})" for cell in cells) or "none"
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """`0-19`, `100`, `100,103-105` as seeds in order. Raises ValueError with the form."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            raise ValueError(f"'{part}' in '{text}' is not a seed or a range: write 100, 100,102 or 0-19")
+        seeds += range(int(first), int(last or first) + 1)
+    return tuple(dict.fromkeys(seeds))
