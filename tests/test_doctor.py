@@ -1,0 +1,185 @@
+"""The doctor's judgement on made-up machines, and its real run on this one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vime import machine as machine_module
+from vime.doctor import ALL, PLATFORMS, Check, diagnose, missing, report, requirements
+from vime.machine import NPU_CONTROL_NODES, Accelerators, Machine, normal, nvidia, packages, read_machine
+
+
+def fitting(platform: str) -> dict[str, str]:
+    """A package set that satisfies `vime[platform]` exactly."""
+    out = {"transformers": "5.0.0", "tokenizers": "0.20", "torch": "2.13.0"}
+    for requirement in requirements(platform):
+        out[normal(requirement.name)] = next(iter(requirement.specifier)).version
+    return out
+
+
+def cpu_machine(**changes: object) -> Machine:
+    facts = Machine(
+        python="3.11.7",
+        architecture="x86_64",
+        system="Linux",
+        cores=2,
+        cpu_flags=frozenset({"avx2", "avx512f", "avx512_bf16"}),
+        memory_gib=24,
+        memory_free_gib=20,
+        shm_gib=8,
+        disk_free_gib=100,
+        open_files=20000,
+        temporary="/tmp",
+        packages={**fitting("cpu"), "torch": "2.13.0+cpu"},
+    )
+    return dataclasses.replace(facts, **changes)  # type: ignore[arg-type]
+
+
+def npu_machine(**changes: object) -> Machine:
+    seen = Accelerators("/usr/local/bin/npu-smi", ("0", "1"), ("davinci0", "davinci1", *NPU_CONTROL_NODES))
+    return cpu_machine(**{"packages": fitting("npu"), "npu": seen, "cann": "/usr/local/Ascend/cann", **changes})
+
+
+def lacks(facts: Machine, platform: str) -> dict[str, Check]:
+    return {check.name: check for check in missing(diagnose(facts), platform)}
+
+
+def test_each_platform_can_be_ready() -> None:
+    cuda = cpu_machine(packages=fitting("cuda"), nvidia=Accelerators("/usr/bin/nvidia-smi", ("NVIDIA H100, 81559 MiB, 570.1",), ("/dev/nvidia0",)))
+    for facts, platform in ((cpu_machine(), "cpu"), (cuda, "cuda"), (npu_machine(), "npu")):
+        assert lacks(facts, platform) == {}
+        assert all(lacks(facts, other) for other in PLATFORMS if other != platform), "one machine's set must not pass for another platform"
+
+
+@pytest.mark.parametrize(
+    ("changes", "platform", "name", "words"),
+    [
+        ({"python": "3.10.4"}, "cpu", "python", "install Python 3.11"),
+        ({"system": "Darwin"}, "cpu", "system", "Linux"),
+        ({"shm_gib": None}, "cpu", "shared memory", "mount"),
+        ({"cpu_flags": frozenset({"sse4_2"})}, "cpu", "cpu instructions", "AVX2"),
+        ({"architecture": "riscv64"}, "cpu", "cpu instructions", "no CPU build"),
+    ],
+)
+def test_what_a_machine_lacks_is_named_with_its_mend(changes: dict[str, object], platform: str, name: str, words: str) -> None:
+    found = lacks(cpu_machine(**changes), platform)
+    assert found.keys() == {name}
+    assert words in found[name].mend
+
+
+def with_package(**versions: str | None) -> Machine:
+    changed = {**cpu_machine().packages, **{normal(name): version for name, version in versions.items()}}
+    return cpu_machine(packages={name: version for name, version in changed.items() if version is not None})
+
+
+@pytest.mark.parametrize(
+    ("versions", "name", "words"),
+    [
+        ({"ray": "2.10.0"}, "ray", "ray[default]==2.60.0"),
+        ({"megatron_core": None}, "megatron-core", "megatron-core==0.16.1"),
+        ({"torch": "2.13.0"}, "torch build", "CPU build"),
+        ({"torchvision": "0.28.0"}, "wheels for CUDA", "pip uninstall -y torchvision"),
+        ({"vllm": "0.33.0"}, "one vllm", "uninstall both"),
+        ({"torch_npu": "2.13.0"}, "torch_npu without CANN", "TORCH_DEVICE_BACKEND_AUTOLOAD=0"),
+        ({"transformers": None}, "transformers", "comes with vLLM"),
+    ],
+)
+def test_a_wrong_package_is_named_with_its_mend(versions: dict[str, str | None], name: str, words: str) -> None:
+    found = lacks(with_package(**versions), "cpu")
+    assert found.keys() == {name}
+    assert words in found[name].found + found[name].mend
+
+
+def test_a_cpu_build_of_torchvision_is_left_alone() -> None:
+    assert lacks(with_package(torchvision="0.28.0+cpu"), "cpu") == {}
+
+
+@pytest.mark.parametrize(
+    ("seen", "cann", "name"),
+    [
+        (Accelerators(), "/cann", "ascend devices"),
+        (Accelerators("/npu-smi", ("0",), ("davinci0", "davinci_manager", "devmm_svm")), "/cann", "ascend control"),
+        (Accelerators(None, (), ("davinci0", *NPU_CONTROL_NODES)), "/cann", "npu-smi"),
+        (Accelerators("/npu-smi", (), ("davinci0", *NPU_CONTROL_NODES), "dcmi model initialized failed"), "/cann", "npu-smi"),
+        (Accelerators("/npu-smi", ("0",), ("davinci0", *NPU_CONTROL_NODES)), None, "CANN"),
+    ],
+)
+def test_what_an_npu_host_lacks(seen: Accelerators, cann: str | None, name: str) -> None:
+    assert name in lacks(npu_machine(npu=seen, cann=cann), "npu")
+
+
+def test_narrow_machines_get_a_note_not_a_refusal() -> None:
+    notes = {check.name: check for check in diagnose(cpu_machine(memory_free_gib=2.0, shm_gib=0.0625, open_files=256, cores=1)) if check.status == "note"}
+    assert {"memory", "shared memory", "open files", "cores"} <= notes.keys()
+    assert "--shm-size" in notes["shared memory"].mend
+    assert lacks(cpu_machine(memory_free_gib=2.0), "cpu") == {}
+
+
+def test_shared_requirements_are_one_check() -> None:
+    checks = diagnose(cpu_machine())
+    assert [check.platforms for check in checks if check.name == "ray"] == [ALL]
+    assert len({(check.name, check.platforms) for check in checks}) == len(checks)
+
+
+def test_a_tool_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not communicate with the driver' >&2\nexit 9\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert "could not communicate" in lacks(cpu_machine(nvidia=nvidia()), "cuda")["nvidia devices"].found
+
+
+def test_a_tool_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "npu-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(machine_module, "TOOL_TIMEOUT_S", 0.2)
+    assert machine_module.npu().fault == "no answer within 0.2 s"
+
+
+def test_the_first_copy_of_a_package_counts(tmp_path: Path) -> None:
+    for folder, version in (("first", "1.0"), ("second", "2.0")):
+        info = tmp_path / folder / f"Some_Name-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: Some_Name\nVersion: {version}\n")
+    assert packages([str(tmp_path / "first"), str(tmp_path / "second")]) == {"some-name": "1.0"}
+
+
+def test_this_machine_is_ready_for_the_cpu_platform() -> None:
+    facts = read_machine()
+    assert facts.cores >= 1 and facts.memory_gib > facts.memory_free_gib > 0 and facts.packages["torch"]
+    assert report(diagnose(facts))["platforms"]["cpu"] == {"ready": True, "missing": []}
+
+
+def vime(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "vime.cli", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_command_says_ready_and_imports_nothing_heavy() -> None:
+    done = vime("doctor", "--platform", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "cpu: ready" in done.stdout
+    code = "import sys; from vime.doctor import run; run(None, True); print([m for m in ('torch', 'ray', 'vllm', 'megatron', 'transformers') if m in sys.modules], file=sys.stderr)"
+    quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert quiet.stderr.strip() == "[]"
+    assert json.loads(quiet.stdout)["platforms"]["cpu"]["ready"] is True
+
+
+def test_exit_code_is_a_preflight() -> None:
+    absent = "npu" if missing(diagnose(), "npu") else "cuda"
+    done = vime("doctor", "--platform", absent)
+    assert done.returncode == 1
+    assert f"{absent}: not ready" in done.stdout
+
+
+def test_unknown_platform_is_refused() -> None:
+    done = vime("doctor", "--platform", "gpu")
+    assert (done.returncode, done.stderr) == (2, "vime: error: --platform gpu: the doctor knows cpu, cuda, npu\n")
