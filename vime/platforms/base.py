@@ -52,6 +52,9 @@ class Platform(Protocol):
     def before_weight_reload(self, model: Any) -> None:
         """Called on an engine's model before new weights are loaded into it."""
 
+    def after_weight_reload(self, model: Any) -> None:
+        """Called on an engine's model once its new weights are all in place."""
+
     def new_process_group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         """A torch process group outside the default world (weight transfer); `store` is a torch Store shared by its members."""
 

@@ -86,6 +86,11 @@ class CpuPlatform:
 
         forget_moe_prepack(model)
 
+    def after_weight_reload(self, model: Any) -> None:
+        from vime.platforms.cpu_vllm import repack_tied_heads
+
+        repack_tied_heads(model)
+
     def new_process_group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         from torch.distributed import ProcessGroupGloo
 

@@ -1,4 +1,4 @@
-"""Two mends for wrong results of vLLM's CPU build. `tests/platforms/test_cpu_vllm.py` fails when the installed vLLM no longer needs one."""
+"""Three mends for wrong results of vLLM's CPU build. `tests/platforms/test_cpu_vllm.py` fails when the installed vLLM no longer needs one."""
 
 from __future__ import annotations
 
@@ -34,3 +34,13 @@ def forget_moe_prepack(model: Any) -> None:
         method = getattr(module, "quant_method", None)
         if type(method).__name__ == "UnquantizedFusedMoEMethod":
             method.moe_kernel = None
+
+
+def repack_tied_heads(model: Any) -> None:
+    """Pack a tied output head again after a weight reload: it has no weights of its own to load, so vLLM leaves the packed copy of the old embedding in place."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)}
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead) and id(module.weight) in embeddings:
+            module.quant_method.process_weights_after_loading(module)

@@ -1,0 +1,309 @@
+"""One vLLM engine as the loop sees it: generation, teacher-forced scoring, and its side of the weight session."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from vime.config.tree import Config
+from vime.errors import RunError, UserError
+from vime.platforms import registry
+from vime.rollout.types import GenRequest, GenResult, Sampling
+from vime.rollout.vllm_compat import VllmAdapter, adapter_for, installed_version
+from vime.rollout.vllm_compat.base import EngineSpec, Output
+from vime.weights.connection import Connection
+from vime.weights.plan import Box
+from vime.weights.receiver import Received
+
+State = Literal["clean", "updating", "dirty"]
+STEP_LIMIT_SEQS = 256  # sequences decoded together unless `vllm.max_num_seqs` says otherwise
+UNSYNCED = -1
+
+
+class EngineActor:
+    """A plain class; `loop` makes it a Ray actor.
+
+    States: `clean` (holds version v, may generate), `updating` (between begin and commit), `dirty` (weights undefined: refuses to generate or score until a full
+    sync commits). A fresh engine is dirty, so nothing is ever sampled from weights that no sync has proven. Methods may be called from several threads: generation
+    holds the engine for one scheduler step at a time.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._paused = False
+        self._state: State = "dirty"
+        self._version = UNSYNCED
+        self._updating = False
+        self._running: dict[str, int] = {}  # request id → version it started under
+        self._ended: dict[str, Output] = {}
+
+    def start(self, config: Config, index: int, model_path: str, weights_version: int | None = None) -> dict[str, Any]:
+        """Build the engine; raises `RunError("engine start", …)` with vLLM's own words when it cannot be built.
+
+        `weights_version` None: the weights come from the first sync and the engine is dirty until then. A number: the weights of `model_path` are that version.
+        Returns {"index", "vllm", "generation", "workers", "dtype", "eos_token_ids"}.
+        """
+        self.config, self.index = config, index
+        self.platform = registry.get(config.platform)
+        self._eos = end_ids(model_path)
+        version = installed_version()
+        self._adapter: VllmAdapter = adapter_for(version)
+        spec = engine_spec(config, model_path, load_weights=weights_version is not None)
+        start_engine(self._adapter, spec, index)
+        if weights_version is not None:
+            self._state, self._version = "clean", weights_version
+        return {
+            "index": index,
+            "vllm": version,
+            "generation": self._adapter.generation,
+            "workers": spec.tensor_parallel,
+            "dtype": spec.dtype,
+            "eos_token_ids": sorted(self._eos),
+        }
+
+    def generate(self, requests: Sequence[GenRequest], sampling: Sampling) -> list[GenResult]:
+        """One answer for each request, in the order given. Raises `UserError` for temperature 0 in training, `RunError` when dirty or when a log-prob is missing.
+
+        An answer cut short by a weight update under the policy `abort` comes back with finish reason `abort`.
+        """
+        sampling.check()
+        sampling = replace(sampling, stop_token_ids=tuple(sorted({*sampling.stop_token_ids, *self._eos})))
+        check_unique(request.sample_id for request in requests)
+        with self._turn:
+            self._wait_clean("rollout")
+            for request in requests:
+                self._adapter.add(request.sample_id, request.prompt_ids, sampling, request.seed, request.max_tokens)
+                self._running[request.sample_id] = self._version
+        outputs = self._run([request.sample_id for request in requests], "rollout", self.config.timeouts.rollout_s)
+        return [to_result(outputs[request.sample_id][0], outputs[request.sample_id][1], set(sampling.stop_token_ids)) for request in requests]
+
+    def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Teacher-forced float32[len−1] of each sequence at temperature 1: log p(id t | ids before t), t ≥ 1. Raises `RunError` when dirty."""
+        names = [f"score-{threading.get_ident()}-{time.monotonic_ns()}-{number}" for number in range(len(sequences))]
+        with self._turn:
+            self._wait_clean("engine log-probs")
+            for name, ids in zip(names, sequences, strict=True):
+                self._adapter.add_scoring(name, ids)
+                self._running[name] = self._version
+        outputs = self._run(names, "engine log-probs", self.config.timeouts.rollout_s, while_paused=True)
+        return [scored(outputs[name][0], ids) for name, ids in zip(names, sequences, strict=True)]
+
+    def _run(self, names: Sequence[str], stage: str, timeout_s: float, *, while_paused: bool = False) -> dict[str, tuple[Output, int]]:
+        """Step the engine until all of `names` ended; other callers' requests advance with them. Scoring goes on while paused: the proof of a sync needs it."""
+        until = time.monotonic() + timeout_s
+        found: dict[str, tuple[Output, int]] = {}
+        left = set(names)
+        while left:
+            with self._turn:
+                self._wait(lambda: while_paused or not self._paused or bool(left & self._ended.keys()), until, stage, "the engine to be resumed")
+                if not left & self._ended.keys():
+                    self._ended.update((output.request_id, output) for output in self._adapter.step())
+                for name in left & self._ended.keys():
+                    found[name] = (self._ended.pop(name), self._running.pop(name))
+                    self._turn.notify_all()
+                left -= found.keys()
+            if left and time.monotonic() > until:
+                raise RunError(stage, f"engine {self.index}: {len(left)} of {len(names)} requests were not done within {timeout_s:g} s (timeouts.rollout_s)")
+        return found
+
+    # ---- weight session -------------------------------------------------------------------------------------------------------------------------------
+
+    def connect(self, connection: Connection) -> None:
+        """Join the senders of a connection, in every worker process."""
+        self._adapter.call_workers("vime_connect", connection, self.index)
+
+    def layout(self) -> list[dict[str, Box] | None]:
+        """What each worker needs of every tensor, for peer-to-peer plans: a box by name, or None for everything."""
+        return self._adapter.call_workers("vime_layout")
+
+    def disconnect(self) -> None:
+        self._adapter.call_workers("vime_disconnect")
+
+    def begin(self, version: int) -> None:
+        """Bring requests under way to rest by `weights.in_flight` (drain, abort or keep), then open the update. Nothing generates from here to `resume`."""
+        with self._turn:
+            if self._updating:
+                raise RunError("weight sync", f"engine {self.index}: version {version} cannot begin while another update is open")
+            self._quiesce(self.config.weights.in_flight)
+            self._state, self._updating = "updating", True
+            self._adapter.begin_update()
+
+    def receive(self, version: int, base_version: int | None = None) -> list[Received]:
+        """Receive and load `version`, whole or as a delta against `base_version`; one report a worker. Any failure leaves the engine dirty."""
+        if not self._updating:
+            raise RunError("weight sync", f"engine {self.index}: version {version} was sent before begin")
+        try:
+            self._adapter.update(version, base_version)
+            return self._adapter.call_workers("vime_report")
+        except BaseException:
+            self.abort(version)
+            raise
+
+    def commit(self, version: int) -> None:
+        """Finish the update and drop what older weights computed. The engine is clean at `version`, but generates only after `resume`."""
+        if not self._updating:
+            raise RunError("weight sync", f"engine {self.index}: there is no open update to commit version {version} of")
+        try:
+            self._adapter.finish_update()
+            self._adapter.reset_caches()
+        except BaseException:
+            self.abort(version)
+            raise
+        self._updating, self._state, self._version = False, "clean", version
+
+    def abort(self, version: int) -> None:
+        """Leave an update half-way: the engine is dirty until a full sync commits."""
+        was_open, self._updating, self._state, self._version = self._updating, False, "dirty", UNSYNCED
+        if was_open:
+            self._adapter.abort_update()
+
+    def held(self) -> list[dict[str, str]]:
+        """Digests of those tensors that can be read back from the engine, one dict a worker."""
+        return self._adapter.call_workers("vime_held")
+
+    def state(self) -> tuple[State, int]:
+        """(state, version); the version of a dirty engine is −1."""
+        return self._state, self._version
+
+    def pause(self) -> None:
+        """Stop stepping; requests under way stay."""
+        with self._turn:
+            self._paused = True
+
+    def resume(self) -> None:
+        """Step again. Raises `RunError` when the engine is dirty: it stays paused."""
+        with self._turn:
+            if self._state != "clean":
+                raise RunError("weight sync", f"engine {self.index} is {self._state} and cannot resume before a full weight sync")
+            self._paused = False
+            self._turn.notify_all()
+
+    def shutdown(self) -> None:
+        """End vLLM and its worker processes."""
+        self._adapter.shutdown()
+
+    # ---- waiting --------------------------------------------------------------------------------------------------------------------------------------
+
+    def _quiesce(self, policy: str) -> None:
+        until = time.monotonic() + self.config.weights.timeout_s
+        if policy == "drain":
+            self._wait(lambda: not self._adapter.unfinished(), until, "weight sync", "requests under way to finish (weights.in_flight: drain)")
+        elif policy == "abort":
+            open_ids = [name for name in self._running if name not in self._ended]
+            self._ended.update((output.request_id, output) for output in self._adapter.abort(open_ids))
+            self._turn.notify_all()
+        self._paused = True
+
+    def _wait_clean(self, stage: str) -> None:
+        until = time.monotonic() + self.config.weights.timeout_s
+        self._wait(lambda: not self._updating, until, stage, "a weight update to end")
+        if self._state == "dirty":
+            raise RunError(stage, f"engine {self.index} holds no committed weights (dirty): it refuses to generate or score until a full weight sync")
+
+    def _wait(self, ready: Any, until: float, stage: str, what: str) -> None:
+        """With the lock held."""
+        if not self._turn.wait_for(ready, max(0.0, until - time.monotonic())):
+            raise RunError(stage, f"engine {self.index}: waited too long for {what}")
+
+
+def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> EngineSpec:
+    """The configuration in an engine's terms. A sequence may hold a whole prompt, a whole answer, and one id more that scoring generates."""
+    rollout = config.rollout
+    wanted = rollout.max_prompt_tokens + rollout.max_response_tokens
+    limit = model_config(model_path).get("max_position_embeddings") or math.inf
+    samples = -(-rollout.prompts_per_step // rollout.engines) * rollout.samples_per_prompt
+    return EngineSpec(
+        model_path=model_path,
+        dtype=rollout.dtype or config.model.dtype,
+        max_model_len=wanted + 1 if wanted < limit else wanted,
+        max_num_seqs=min(samples, STEP_LIMIT_SEQS),
+        tensor_parallel=rollout.tensor_parallel,
+        load_weights=load_weights,
+        eager="graph" in registry.get(config.platform).missing,
+        options=config.vllm,
+    )
+
+
+def start_engine(adapter: VllmAdapter, spec: EngineSpec, index: int) -> None:
+    """Start vLLM; whatever it raises becomes one `RunError` that ends in its last own error text."""
+    log = LastErrors()
+    logging.getLogger("vllm").addHandler(log)
+    try:
+        adapter.start(spec)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        words = log.last or f"{type(error).__name__}: {error}"
+        raise RunError("engine start", f"engine {index}: vLLM could not start on {spec.model_path}: {words.strip()}") from error
+    finally:
+        logging.getLogger("vllm").removeHandler(log)
+
+
+class LastErrors(logging.Handler):
+    """Keeps the last error that vLLM logged: its exceptions often only say "see root cause above"."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage().splitlines()[0]
+        if record.exc_info and record.exc_info[1] is not None:
+            self.last += f": {record.exc_info[1]}"
+
+
+def model_config(model_path: str) -> dict[str, Any]:
+    """`config.json` of a model directory, with a nested text configuration's keys on top."""
+    file = Path(model_path) / "config.json"
+    if not file.is_file():
+        raise UserError(f"model.path: {model_path} has no config.json. Give a Hugging Face model directory.")
+    values = json.loads(file.read_text())
+    return values | values.get("text_config", {})
+
+
+def end_ids(model_path: str) -> frozenset[int]:
+    """End-of-sequence ids: of generation_config.json where it has them, else of config.json."""
+    file = Path(model_path) / "generation_config.json"
+    values = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    if values is None:
+        values = model_config(model_path).get("eos_token_id")
+    return frozenset([] if values is None else [values] if isinstance(values, int) else values)
+
+
+def check_unique(names: Any) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise RunError("rollout", f"sample {name} was requested twice")
+        seen.add(name)
+
+
+def to_result(output: Output, version: int, stop_ids: set[int]) -> GenResult:
+    """Raises `RunError` naming the sample when a log-prob is missing or not finite."""
+    ids, logprobs = output.token_ids, output.logprobs
+    if logprobs is None or len(logprobs) != len(ids):
+        raise RunError("rollout", f"sample {output.request_id}: vLLM returned {0 if logprobs is None else len(logprobs)} log-probs for {len(ids)} ids")
+    if not np.isfinite(logprobs).all():
+        where = int(np.flatnonzero(~np.isfinite(logprobs))[0])
+        raise RunError("rollout", f"sample {output.request_id}: the log-prob of id {ids[where]} at position {where} is {logprobs[where]}")
+    if output.finish_reason == "abort":
+        return GenResult(output.request_id, ids, logprobs, "abort", version)
+    if not ids:
+        raise RunError("rollout", f"sample {output.request_id}: vLLM ended it ({output.finish_reason}) with no ids")
+    return GenResult(output.request_id, ids, logprobs, "stop" if ids[-1] in stop_ids else "length", version)
+
+
+def scored(output: Output, ids: Sequence[int]) -> np.ndarray:
+    values = output.prompt_logprobs
+    if values is None or len(values) != len(ids) - 1:
+        raise RunError("engine log-probs", f"vLLM returned {0 if values is None else len(values)} log-probs for a sequence of {len(ids)} ids")
+    return values

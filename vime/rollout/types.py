@@ -1,0 +1,62 @@
+"""What goes into an engine and what comes out, and the seed of a request. Nothing here imports torch or vLLM."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from vime.errors import UserError
+
+Purpose = Literal["train", "eval"]
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How every request of one call is sampled. `top_k` -1 and `top_p` 1 are off; the model's own end-of-sequence ids stop a request besides `stop_token_ids`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    stop_token_ids: tuple[int, ...] = ()
+    purpose: Purpose = "train"
+
+    def check(self) -> None:
+        """Raises `UserError` for a temperature of 0 in training: greedy answers of one group are all alike and their advantage is 0."""
+        if self.purpose == "train" and self.temperature <= 0:
+            raise UserError(f"rollout.temperature: {self.temperature:g} is refused for training rollouts (every answer of a group would be the same). Set it above 0; 1.0 is usual.")
+
+
+@dataclass(frozen=True)
+class GenRequest:
+    """One answer to generate. `sample_id` is unique in the run; requests of one group share `group_id`."""
+
+    sample_id: str
+    prompt_ids: list[int]
+    seed: int | None
+    max_tokens: int
+    group_id: int = 0
+
+
+@dataclass(frozen=True)
+class GenResult:
+    """One generated answer.
+
+    `logprobs` float32[R], aligned to `response_ids` [R]: log-probability of each id under the distribution it was sampled from (after temperature, top-k and top-p).
+    `finish_reason`: `stop` (an end or stop id, also exactly at the limit), `length`, or `abort`. `weight_version`: the oldest weights any of its ids came from.
+    """
+
+    sample_id: str
+    response_ids: list[int]
+    logprobs: np.ndarray
+    finish_reason: FinishReason
+    weight_version: int
+
+
+def request_seed(run_seed: int, step: int, group: int, sample: int) -> int:
+    """Seed of one request, in [0, 2^63): the same for the same four numbers on every machine, unrelated for any other."""
+    digest = hashlib.blake2b(f"{run_seed}/{step}/{group}/{sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,55 @@
+"""The description that joins senders and receivers: made by the session, sent to every trainer rank and every engine worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vime.weights.plan import Bucket, Message
+
+Step = tuple[int, int | None, Message]  # (bucket, receiver or None for all, what is sent)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Who sends what to whom, and how.
+
+    `buckets`: one list for all receivers; under p2p one list per receiver. `receivers`: (engine index, worker rank) in the order both sides number them.
+    `endpoints`: what each owner's channel answered when it opened (addresses), by owner.
+    """
+
+    id: str
+    transport: str
+    platform: str
+    dtype: str  # of the engines' weights, and on the wire
+    keep_base: bool  # both sides keep what was sent last, for deltas
+    buckets: tuple[tuple[Bucket, ...], ...]
+    receivers: tuple[tuple[int, int], ...]
+    timeout_s: float
+    directory: str | None = None
+    host: str = "127.0.0.1"  # the interface that listening sockets bind
+    endpoints: Mapping[int, Any] = field(default_factory=dict)
+
+    @property
+    def routed(self) -> bool:
+        """Whether each receiver has its own messages."""
+        return self.transport == "p2p"
+
+    @property
+    def owners(self) -> list[int]:
+        """Trainer ranks that send anything, ascending."""
+        return sorted({message.owner for plan in self.buckets for bucket in plan for message in bucket.messages})
+
+    def outgoing(self, owner: int) -> list[Step]:
+        """An owner's messages in the order it sends them: by bucket, then by receiver. Receivers take theirs in the same order, so nobody waits in a circle."""
+        longest = max(len(plan) for plan in self.buckets)
+        steps: list[Step] = []
+        for index in range(longest):
+            for receiver, plan in enumerate(self.buckets):
+                messages = plan[index].messages if index < len(plan) else ()
+                steps += [(index, receiver if self.routed else None, message) for message in messages if message.owner == owner]
+        return steps
+
+    def incoming(self, receiver: int) -> tuple[Bucket, ...]:
+        return self.buckets[receiver if self.routed else 0]

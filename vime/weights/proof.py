@@ -1,0 +1,105 @@
+"""The two proofs of a sync. `received`: the bytes that arrived are those sent, always. `held`: what the engine computes with is what was sent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vime.config.tree import Config
+from vime.errors import RunError
+from vime.weights.connection import Connection
+from vime.weights.handles import Handle
+from vime.weights.plan import STAGE
+from vime.weights.receiver import Received
+
+PROBES, PROBE_LENGTH = 4, 24
+BANDS = {"float32": (1e-4, 1e-3), "bfloat16": (0.06, 0.6), "float16": (0.02, 0.2)}  # (mean, largest) |Δ log p| of trainer and engine; measured in docs/weights.md
+
+
+@dataclass(frozen=True)
+class HeldCheck:
+    """How what the engines hold was proven: `read_back` of `tensors` tensors by their digest, and by the log-prob probe unless that was all of them."""
+
+    tensors: int
+    read_back: int
+    mean_gap: float | None  # mean |Δ log p| over the probe's ids, nats; None: every tensor could be read back
+    largest_gap: float | None
+    seconds: float
+
+    @property
+    def method(self) -> str:
+        return "digest" if self.mean_gap is None else "probe" if not self.read_back else "digest+probe"
+
+    def event(self) -> dict[str, Any]:
+        return {"method": self.method, "tensors": self.tensors, "read_back": self.read_back, "mean_gap": self.mean_gap, "largest_gap": self.largest_gap}
+
+
+def compare_received(connection: Connection, engine: int, rank: int, version: int, sent: Mapping[str, str], report: Received) -> None:
+    """Raises `RunError` naming the tensor when a worker did not get exactly what was sent to it."""
+    who = f"engine {engine} worker {rank}"
+    if report.version != version:
+        raise RunError(STAGE, f"{who} received version {report.version}, not {version}")
+    expected = {unit.key for bucket in connection.incoming(connection.receivers.index((engine, rank))) for message in bucket.messages for unit in message.units}
+    for key in sorted(expected):
+        if report.digests.get(key) != sent.get(key) or key not in sent:
+            raise RunError(STAGE, f"{key}: {who} holds digest {report.digests.get(key, 'none')}, the trainer sent {sent.get(key, 'nothing')} (version {version})")
+
+
+def prove_held(
+    trainers: Sequence[Handle], engines: Sequence[Handle], config: Config, dtype: str, sent: Mapping[str, str], wait: Callable[[Sequence[Any]], list[Any]]
+) -> HeldCheck:
+    """Prove what every engine holds. Raises `RunError` naming the tensor whose digest differs, or the engine and position whose log-prob leaves the dtype's band."""
+    start = time.perf_counter()
+    workers: list[list[dict[str, str]]] = wait([engine.call("held") for engine in engines])
+    for index, reports in enumerate(workers):
+        for held in reports:
+            compare_held(index, sent, held)
+    read_back = min(len(held) for reports in workers for held in reports)
+    gaps = (None, None) if read_back == len(sent) else probe(trainers, engines, config, dtype, wait)
+    return HeldCheck(len(sent), read_back, *gaps, seconds=time.perf_counter() - start)
+
+
+def compare_held(engine: int, sent: Mapping[str, str], held: Mapping[str, str]) -> None:
+    for key, digest in held.items():
+        if digest != sent[key]:
+            raise RunError(STAGE, f"{key}: engine {engine} holds digest {digest} after the sync, the trainer sent {sent[key]}")
+
+
+def probe(trainers: Sequence[Handle], engines: Sequence[Handle], config: Config, dtype: str, wait: Callable[[Sequence[Any]], list[Any]]) -> tuple[float, float]:
+    """Teacher-forced log-probs of fixed sequences by trainer and engines: (mean, largest) gap over all engines. Raises `RunError` outside the dtype's band."""
+    sequences = probe_sequences(config)
+    results = wait([worker.call("logprobs", sequences) for worker in [*trainers, *engines]])
+    reference = next((result for result in results[: len(trainers)] if result), None)
+    if reference is None:
+        raise RunError(STAGE, "the trainers returned no log-probs for the weight probe")
+    gaps = [check_gap(index, dtype, reference, held) for index, held in enumerate(results[len(trainers) :])]
+    return max(mean for mean, _ in gaps), max(largest for _, largest in gaps)
+
+
+def check_gap(engine: int, dtype: str, reference: Sequence[np.ndarray], held: Sequence[np.ndarray]) -> tuple[float, float]:
+    """(mean, largest) |Δ log p|. "Good if inside the band", so NaN is never good."""
+    gap = np.abs(np.concatenate(list(held)).astype(np.float64) - np.concatenate(list(reference)).astype(np.float64))
+    mean, largest = float(gap.mean()), float(gap.max())
+    allowed_mean, allowed_largest = BANDS[dtype]
+    if mean <= allowed_mean and largest <= allowed_largest:
+        return mean, largest
+    raise RunError(
+        STAGE,
+        f"engine {engine} does not compute with the weights it received: its log-probs on the probe differ from the trainer's by {mean:.3g} on average and {largest:.3g} at most "
+        f"(allowed for {dtype}: {allowed_mean:g} and {allowed_largest:g}), although every tensor arrived unchanged",
+    )
+
+
+def probe_sequences(config: Config) -> list[list[int]]:
+    """Fixed pseudo-random ids, the same in every run of a model; as long as the engine admits, 24 ids at most."""
+    file = Path(config.model.path) / "config.json"
+    values = json.loads(file.read_text())
+    vocabulary = (values | values.get("text_config", {}))["vocab_size"]
+    length = min(PROBE_LENGTH, config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
+    return np.random.default_rng(0).integers(0, vocabulary, (PROBES, length)).tolist()

@@ -1,0 +1,178 @@
+"""Collectives outside the trainer's world: one process group per owner, made by the platform (gloo, nccl, hccl); rank 0 is the owner, the receivers follow.
+
+`broadcast` sends each message once to all receivers; `p2p` sends each receiver only what its layout needs.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from vime.errors import RunError, UserError
+from vime.weights.encodings import capacity, header_bytes, read_header, total_bytes
+from vime.weights.plan import STAGE, Message
+
+if TYPE_CHECKING:
+    import torch
+
+    from vime.platforms.base import Platform
+    from vime.weights.connection import Connection
+
+
+class Sender:
+    """The owner's end. The lowest owner also hosts the store that everybody meets at."""
+
+    def __init__(self, connection: Connection, owner: int, platform: Platform):
+        import torch
+
+        self.connection, self.owner, self.platform = connection, owner, platform
+        self.itemsize = getattr(torch, connection.dtype).itemsize
+        largest = max(capacity(message, self.itemsize) for _, _, message in connection.outgoing(owner))
+        self.bytes = torch.empty(largest, dtype=torch.uint8, device=platform.device(0))
+        self.store: Any = None
+        self.group: Any = None
+
+    def open(self) -> dict[str, Any] | None:
+        if self.owner != self.connection.owners[0]:
+            return None
+        host = self.connection.host or node_address()
+        self.store = listening_store(host, 0, self.connection.timeout_s)
+        return {"host": host, "port": self.store.port}
+
+    def connect(self, connection: Connection) -> None:
+        self.store = self.store or join_store(connection)
+        self.group = group_of(connection, self.platform, self.store, self.owner, 0)
+
+    def start(self, version: int, base_version: int | None) -> None:
+        self.partial = base_version is not None
+
+    def buffer(self, message: Message) -> torch.Tensor:
+        return self.bytes
+
+    def put(self, message: Message, nbytes: int, receiver: int | None) -> None:
+        for part in parts(message, nbytes, self.partial):
+            transfer(self.group, self.bytes[part], None if receiver is None else receiver + 1, 0)
+
+    def finish(self) -> None:
+        return None
+
+    def close(self) -> None:
+        shut(self.group)
+        self.group = self.store = None
+
+
+class Receiver:
+    """The engine worker's end."""
+
+    def __init__(self, connection: Connection, receiver: int, platform: Platform):
+        import torch
+
+        self.connection, self.receiver, self.platform = connection, receiver, platform
+        self.itemsize = getattr(torch, connection.dtype).itemsize
+        messages = [message for bucket in connection.incoming(receiver) for message in bucket.messages]
+        self.bytes = torch.empty(max(capacity(message, self.itemsize) for message in messages), dtype=torch.uint8, device=platform.device(0))
+        self.groups: dict[int, Any] = {}
+
+    def connect(self) -> None:
+        store = join_store(self.connection)
+        for owner in self.connection.owners:
+            self.groups[owner] = group_of(self.connection, self.platform, store, owner, self.receiver + 1)
+
+    def start(self, version: int, base_version: int | None) -> None:
+        self.partial = base_version is not None
+
+    def get(self, message: Message) -> torch.Tensor:
+        """A delta's size stands in its header, so the header comes first; a full message has one size."""
+        group, source = self.groups[message.owner], 0 if self.connection.routed else None
+        nbytes = header_bytes(message) if self.partial else capacity(message, self.itemsize)
+        transfer(group, self.bytes[:nbytes], None if source is None else "receive", 0)
+        if self.partial:
+            counts, _ = read_header(message, self.bytes)
+            rest = slice(nbytes, total_bytes(message, counts, self.itemsize))
+            if rest.stop > rest.start:
+                transfer(group, self.bytes[rest], None if source is None else "receive", 0)
+            nbytes = rest.stop
+        return self.bytes[:nbytes]
+
+    def release(self, message: Message) -> None:
+        return None
+
+    def close(self) -> None:
+        for group in self.groups.values():
+            shut(group)
+        self.groups.clear()
+
+
+def parts(message: Message, nbytes: int, partial: bool) -> list[slice]:
+    """The pieces a message is sent in; the receiver must know the size of each beforehand."""
+    head = header_bytes(message)
+    if not partial:
+        return [slice(0, nbytes)]
+    return [slice(0, head)] + ([slice(head, nbytes)] if nbytes > head else [])
+
+
+def transfer(group: Any, tensor: torch.Tensor, peer: int | str | None, tag: int) -> None:
+    """One collective (`peer` None: broadcast from rank 0), one send to rank `peer`, or one receive from rank 0; waits for its end."""
+    from torch.distributed import BroadcastOptions
+
+    try:
+        if peer is None:
+            options = BroadcastOptions()
+            options.rootRank, options.rootTensor = 0, 0
+            work = group.broadcast([tensor], options)
+        else:
+            work = group.recv([tensor], 0, tag) if peer == "receive" else group.send([tensor], peer, tag)
+        work.wait()
+    except RuntimeError as error:
+        raise RunError(STAGE, f"the connection between trainers and engines broke: {str(error).splitlines()[0]}") from error
+
+
+def group_of(connection: Connection, platform: Platform, store: Any, owner: int, rank: int) -> Any:
+    """The process group of one owner and all receivers."""
+    from torch.distributed import PrefixStore
+
+    try:
+        return platform.new_process_group(
+            PrefixStore(f"{connection.id}/{owner}", store), rank, 1 + len(connection.receivers), timedelta(seconds=connection.timeout_s)
+        )
+    except RuntimeError as error:
+        raise RunError(STAGE, f"trainers and engines could not form a {platform.collective_backend} group: {str(error).splitlines()[0]}") from error
+
+
+def listening_store(host: str, port: int, timeout_s: float) -> Any:
+    """A `TCPStore` that listens on `host` only; `port` 0 takes a free one. Raises `UserError` when the port is in use."""
+    from torch.distributed import TCPStore
+
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise UserError(f"weights: cannot listen on {host}:{port}: {error.strerror}. Choose another port, or 0 for a free one.") from error
+    listener.listen(1024)
+    return TCPStore(host, listener.getsockname()[1], None, True, timedelta(seconds=timeout_s), False, False, listener.detach())
+
+
+def join_store(connection: Connection) -> Any:
+    """A client of the store the lowest owner hosts. Raises `RunError` when it cannot be reached."""
+    from torch.distributed import TCPStore
+
+    where = connection.endpoints[connection.owners[0]]
+    try:
+        return TCPStore(where["host"], where["port"], None, False, timedelta(seconds=connection.timeout_s), False)
+    except RuntimeError as error:
+        raise RunError(STAGE, f"could not reach the weight store at {where['host']}:{where['port']}: {str(error).splitlines()[0]}") from error
+
+
+def node_address() -> str:
+    """This node's address in the cluster (several nodes only)."""
+    import ray
+
+    return ray.util.get_node_ip_address()
+
+
+def shut(group: Any) -> None:
+    if group is not None and hasattr(group, "shutdown"):
+        group.shutdown()

@@ -1,0 +1,199 @@
+"""Shared memory on one host: each owner has an anonymous memory file with two slots that receivers map.
+
+The memory belongs to no directory: the kernel frees it when the last process that maps it ends, however it ends, and it is not bounded by the size of /dev/shm.
+A Unix socket in the abstract namespace carries the file's descriptor, a token for every filled slot, and one back for every slot that is free again; a dead peer closes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import struct
+import time
+import uuid
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from vime.errors import RunError
+from vime.weights.encodings import capacity
+from vime.weights.plan import STAGE, Message
+
+if TYPE_CHECKING:
+    import torch
+
+    from vime.platforms.base import Platform
+    from vime.weights.connection import Connection
+
+PAGE = mmap.PAGESIZE
+TOKEN = struct.Struct("<qq")  # (slot, bytes of the message); back: (slot, 0)
+HELLO = struct.Struct("<qqq")  # receiver index of the peer; then (slots, bytes of a slot, 0) with the descriptor
+
+
+class Sender:
+    """The owner's end."""
+
+    def __init__(self, connection: Connection, owner: int, platform: Platform):
+        import torch
+
+        self.connection, self.owner = connection, owner
+        messages = [message for _, _, message in connection.outgoing(owner)]
+        itemsize = getattr(torch, connection.dtype).itemsize
+        largest = max(capacity(message, itemsize) for message in messages)
+        self.slot_bytes = -(-largest // PAGE) * PAGE
+        self.slots = min(2, len(messages))
+        self.peers: list[socket.socket] = []
+        self.in_use = [0] * self.slots  # receivers that have not given the slot back
+        self.slot = self.slots - 1
+
+    def open(self) -> dict[str, Any]:
+        import torch
+
+        self.descriptor = os.memfd_create(f"vime-weights-{self.owner}", os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, self.slots * self.slot_bytes)
+        self.memory = mmap.mmap(self.descriptor, self.slots * self.slot_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
+        name = f"vime-{uuid.uuid4().hex}"
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind("\0" + name)
+        self.listener.listen(len(self.connection.receivers))
+        self.listener.settimeout(self.connection.timeout_s)
+        return {"socket": name, "boot": boot_id()}
+
+    def connect(self, connection: Connection) -> None:
+        for _ in connection.receivers:
+            peer = accept(self.listener, connection.timeout_s)
+            socket.send_fds(peer, [HELLO.pack(self.slots, self.slot_bytes, 0)], [self.descriptor])
+            self.peers.append(peer)
+
+    def start(self, version: int, base_version: int | None) -> None:
+        return None
+
+    def buffer(self, message: Message) -> torch.Tensor:
+        self.slot = (self.slot + 1) % self.slots
+        self.drain(self.slot)
+        return self.bytes[self.slot * self.slot_bytes : (self.slot + 1) * self.slot_bytes]
+
+    def drain(self, slot: int) -> None:
+        """Wait until every receiver has given `slot` back."""
+        while self.in_use[slot]:
+            for index, peer in enumerate(self.peers):
+                returned, _ = TOKEN.unpack(read(peer, TOKEN.size, f"engine worker {index} to give a weight buffer back"))
+                self.in_use[returned] -= 1
+
+    def put(self, message: Message, nbytes: int, receiver: int | None) -> None:
+        self.in_use[self.slot] = len(self.peers)
+        for peer in self.peers:
+            write(peer, TOKEN.pack(self.slot, nbytes))
+
+    def finish(self) -> None:
+        return None
+
+    def close(self) -> None:
+        for end in [*self.peers, self.listener]:
+            end.close()
+        del self.bytes
+        with contextlib.suppress(BufferError):  # a view that still lives keeps the mapping until it dies
+            self.memory.close()
+        os.close(self.descriptor)
+
+
+class Receiver:
+    """The engine worker's end."""
+
+    def __init__(self, connection: Connection, receiver: int, platform: Platform):
+        self.connection, self.receiver = connection, receiver
+        self.ends: dict[int, tuple[socket.socket, torch.Tensor, int]] = {}
+        self.slot: dict[int, int] = {}
+
+    def connect(self) -> None:
+        for owner in self.connection.owners:
+            endpoint = self.connection.endpoints[owner]
+            if endpoint["boot"] != boot_id():
+                raise RunError(STAGE, f"trainer rank {owner} runs on another host: weights.transport ipc needs one host; use broadcast")
+            end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            end.settimeout(self.connection.timeout_s)
+            end.connect("\0" + endpoint["socket"])
+            self.ends[owner] = (end, *map_memory(end, owner))
+
+    def start(self, version: int, base_version: int | None) -> None:
+        return None
+
+    def get(self, message: Message) -> torch.Tensor:
+        end, memory, slot_bytes = self.ends[message.owner]
+        slot, nbytes = TOKEN.unpack(read(end, TOKEN.size, f"trainer rank {message.owner} to fill a weight buffer"))
+        self.slot[message.owner] = slot
+        return memory[slot * slot_bytes : slot * slot_bytes + nbytes]
+
+    def release(self, message: Message) -> None:
+        write(self.ends[message.owner][0], TOKEN.pack(self.slot[message.owner], 0))
+
+    def close(self) -> None:
+        for end, _, _ in self.ends.values():
+            end.close()
+        self.ends.clear()
+
+
+def map_memory(end: socket.socket, owner: int) -> tuple[torch.Tensor, int]:
+    """The owner's memory file as a read-only uint8 tensor, and the bytes of one slot."""
+    import torch
+
+    with deadline(f"trainer rank {owner} to hand over its weight buffers"):
+        data, descriptors, _, _ = socket.recv_fds(end, HELLO.size, 1)
+    if len(data) != HELLO.size or not descriptors:
+        raise RunError(STAGE, f"trainer rank {owner} closed the connection while handing over its weight buffers")
+    slots, slot_bytes, _ = HELLO.unpack(data)
+    memory = mmap.mmap(descriptors[0], slots * slot_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+    os.close(descriptors[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the memory is read-only: nobody writes into it
+        return torch.frombuffer(memory, dtype=torch.uint8), slot_bytes
+
+
+def accept(listener: socket.socket, timeout_s: float) -> socket.socket:
+    """The next peer that runs as this user."""
+    until = time.monotonic() + timeout_s
+    while True:
+        with deadline("an engine worker to connect"):
+            listener.settimeout(max(0.01, until - time.monotonic()))
+            peer, _ = listener.accept()
+        peer.settimeout(timeout_s)
+        _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        if uid == os.getuid():
+            return peer
+        peer.close()
+
+
+def read(end: socket.socket, size: int, what: str) -> bytes:
+    """Exactly `size` bytes. Raises `RunError` at the deadline or when the peer is gone."""
+    data = b""
+    while len(data) < size:
+        with deadline(what):
+            part = end.recv(size - len(data))
+        if not part:
+            raise RunError(STAGE, f"waited for {what}, but the process is gone")
+        data += part
+    return data
+
+
+def write(end: socket.socket, data: bytes) -> None:
+    with deadline("a peer to take a token"):
+        end.sendall(data)
+
+
+@contextlib.contextmanager
+def deadline(what: str) -> Any:
+    """Turns a socket's time-out or reset into a `RunError` that says what was waited for."""
+    try:
+        yield
+    except TimeoutError:
+        raise RunError(STAGE, f"waited too long for {what} (weights.timeout_s)") from None
+    except OSError as error:
+        raise RunError(STAGE, f"waited for {what}: {error.strerror or error}") from error
+
+
+def boot_id() -> str:
+    """Identifies the running kernel and network namespace: equal exactly where abstract sockets reach each other."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
