@@ -15,6 +15,7 @@ from typing import Any, Self
 from vime.config.check import world_size
 from vime.config.tree import Config
 from vime.errors import RunError
+from vime.loop.actors import ENGINE, ENGINE_THREADS, TRAINER, Remote
 from vime.loop.placement import check_devices, place
 from vime.loop.workers import Worker, gather
 from vime.platforms.base import Platform, Role
@@ -68,28 +69,30 @@ class Cluster:
             raise RunError("ray start", f"{type(error).__name__}: {error}") from error
         return self
 
-    def start(self, trainer_class: type | None, engine_class: type | None) -> Workers:
-        """Place and create every worker, then start trainers and engines side by side. None leaves that kind out (supervised training has no engines)."""
+    def start(self, *, engines: bool = True) -> Workers:
+        """Place and create every worker, then start trainers and engines side by side. Supervised training has no engines."""
         _, trainer_options, self._engine_options = place(self.config, self.platform, self.config.timeouts.placement_s)
-        trainers = [self._create(trainer_class, f"trainer {rank}", "trainer", options) for rank, options in trainer_options.items()] if trainer_class else []
-        engines = [self._create(engine_class, f"engine {index}", "engine", options) for index, options in self._engine_options.items()] if engine_class else []
+        workers = Workers([self._create(TRAINER, f"trainer {rank}", "trainer", options) for rank, options in trainer_options.items()], [])
+        if engines:
+            workers.engines = [self._create(ENGINE, f"engine {index}", "engine", options) for index, options in self._engine_options.items()]
         port = free_port()
-        pending = [worker.call("start", self.config, rank, world_size(self.config), LOOPBACK, port) for rank, worker in enumerate(trainers)]
-        pending += [worker.call("start", self.config, index, self.config.model.path) for index, worker in enumerate(engines)]
+        pending = [worker.call("start", self.config, rank, world_size(self.config), LOOPBACK, port) for rank, worker in enumerate(workers.trainers)]
+        pending += [worker.call("start", self.config, index, self.config.model.path) for index, worker in enumerate(workers.engines)]
         gather(pending, self.config.timeouts.start_s, "start")
-        return Workers(trainers, engines)
+        return workers
 
-    def restart_engine(self, engine_class: type, index: int) -> Worker:
-        """A fresh engine in the place of a dead one; it holds the model's first weights until the next full sync."""
-        worker = self._create(engine_class, f"engine {index}", "engine", self._engine_options[index])
+    def restart_engine(self, index: int) -> Worker:
+        """A fresh engine in the place of a dead one; it is dirty until the next full sync."""
+        worker = self._create(ENGINE, f"engine {index}", "engine", self._engine_options[index])
         worker.call("start", self.config, index, self.config.model.path).result(self.config.timeouts.start_s, "engine start")
         return worker
 
-    def _create(self, kind: type, name: str, role: Role, options: dict[str, Any]) -> Worker:
+    def _create(self, target: str, name: str, role: Role, options: dict[str, Any]) -> Worker:
         import ray
 
         environment = self.platform.environment(role, self.config)
-        actor = ray.remote(kind).options(**options, runtime_env={"env_vars": environment}, max_restarts=0, max_task_retries=0).remote()
+        threads = {"max_concurrency": ENGINE_THREADS} if role == "engine" else {}
+        actor = ray.remote(Remote).options(**options, **threads, runtime_env={"env_vars": environment}, max_restarts=0, max_task_retries=0).remote(target)
         return Worker(actor, name)
 
     def worker_logs(self, last_lines: int = 20) -> str:

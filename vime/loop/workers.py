@@ -29,11 +29,15 @@ class Pending:
                 raise cause from None
             raise RunError(stage, f"{self.worker} failed in {self.method}: {type(cause).__name__}: {cause}") from error
         except (ActorDiedError, ActorUnavailableError, RayActorError, RuntimeEnvSetupError) as error:
-            raise WorkerDied(stage, f"{self.worker} died in {self.method}: {_first_lines(str(error))}") from None
+            raise WorkerDied(stage, f"{self.worker} died in {self.method}: {_first_lines(str(error))}", self.worker) from None
 
 
 class WorkerDied(RunError):
-    """A worker's process is gone."""
+    """A worker's process is gone; `worker` is its name."""
+
+    def __init__(self, stage: str, message: str, worker: str):
+        super().__init__(stage, message)
+        self.worker = worker
 
 
 class Worker:
@@ -44,7 +48,7 @@ class Worker:
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Pending:
         """Start `method` on the worker."""
-        return Pending(getattr(self.actor, method).remote(*args, **kwargs), self.name, method)
+        return Pending(self.actor.call.remote(method, *args, **kwargs), self.name, method)
 
     def kill(self) -> None:
         ray.kill(self.actor, no_restart=True)

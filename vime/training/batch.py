@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # the driver makes train batches and needs no torch
+    import torch
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class MicroBatch:
 
 def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multiple: int = 1, pad_id: int = 0) -> MicroBatch:
     """Pack these samples; T is rounded up to a `multiple` (sequence parallelism splits T over tensor ranks) by a padding sequence. No samples: padding alone."""
+    import torch
+
     starts, lengths = batch.offsets[:-1][samples], batch.lengths[samples]
     used = int(lengths.sum())
     padding = -used % multiple if used else multiple
