@@ -16,8 +16,7 @@ from vime.errors import UserError
 log = logging.getLogger(__name__)
 
 ENCODE_BATCH = 1024
-HELD_OUT_DRAWS = 50  # draws per wanted held-out prompt before the task counts as exhausted
-HELD_OUT_MIN_DRAWS = 10_000
+HELD_OUT_MISSES = 10_000  # draws in a row without a new held-out prompt, after which a task counts as exhausted
 
 
 def load_prompts(
@@ -55,23 +54,25 @@ def load_held_out(data: DataConfig, evaluation: EvalConfig, tokenizer: Any, max_
         return _without(load_prompts(data, tokenizer, max_prompt_tokens, path=evaluation.path), seen, evaluation.path)
     if data.task is None:
         raise UserError("eval.path: is needed when prompts come from a file: name the held-out file")
-    draws = max(HELD_OUT_MIN_DRAWS, HELD_OUT_DRAWS * evaluation.size)
-    raw = itertools.islice(task_stream(data.task, evaluation.seed, data.task_args), draws)
-    held_out = list(itertools.islice(_unseen(_encoded(raw, data, tokenizer, max_prompt_tokens), seen), evaluation.size))
+    stream = task_stream(data.task, evaluation.seed, data.task_args)
+    held_out = list(itertools.islice(_unseen(_encoded(stream, data, tokenizer, max_prompt_tokens), seen), evaluation.size))
     if len(held_out) < evaluation.size:
         raise UserError(
-            f"eval.size: {data.task} gave only {len(held_out)} distinct prompts outside the {len(seen)} of the training pool in {draws} draws, "
+            f"eval.size: {data.task} gave only {len(held_out)} distinct prompts outside the {len(seen)} of the training pool, "
             f"{evaluation.size} were asked for; lower eval.size or data.size"
         )
     return _renumbered(held_out)
 
 
 def _unseen(prompts: Iterable[Prompt], seen: set[str]) -> Iterator[Prompt]:
-    seen = set(seen)
+    seen, misses = set(seen), 0
     for prompt in prompts:
-        if prompt.text not in seen:
+        misses = misses + 1 if prompt.text in seen else 0
+        if misses == 0:
             seen.add(prompt.text)
             yield prompt
+        elif misses >= HELD_OUT_MISSES:
+            return
 
 
 def _without(prompts: list[Prompt], seen: set[str], path: str) -> list[Prompt]:

@@ -11,6 +11,7 @@ from typing import Any
 from vime.errors import UserError
 
 UNKNOWN_ID = "\ufffd"  # stands for an id the tokenizer has no token for (a model's vocabulary may be padded beyond it)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
 
 
 def load_tokenizer(path: str | Path) -> Any:
@@ -21,6 +22,8 @@ def load_tokenizer(path: str | Path) -> Any:
     path = Path(path)
     if not (path / "config.json").is_file():
         raise UserError(f"model.path: no config.json in {path}; give a Hugging Face model directory (config.json, tokenizer, *.safetensors)")
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):  # transformers would make an empty one of the model's kind
+        raise UserError(f"model.path: no tokenizer in {path} (none of {', '.join(TOKENIZER_FILES)}); copy the model's tokenizer files there")
     from transformers import AutoConfig, AutoTokenizer
 
     try:
@@ -33,10 +36,9 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def _check_vocabulary(path: Path, tokenizer: Any, vocab_size: int) -> None:
-    vocabulary = tokenizer.get_vocab()
-    if not vocabulary:
-        raise UserError(f"model.path: the tokenizer of {path} is empty; put the model's tokenizer.json and tokenizer_config.json there")
-    largest = max(vocabulary.values())
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest < 0:
+        raise UserError(f"model.path: the tokenizer of {path} is empty; copy the model's tokenizer files there")
     if largest >= vocab_size:
         raise UserError(
             f"model.path: the tokenizer of {path} has ids up to {largest}, but the model's vocab_size is {vocab_size}; "
