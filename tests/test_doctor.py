@@ -167,7 +167,8 @@ def test_command_says_ready_and_imports_nothing_heavy() -> None:
     done = vime("doctor", "--platform", "cpu")
     assert done.returncode == 0, done.stderr
     assert "cpu: ready" in done.stdout
-    code = "import sys; from vime.doctor import run; run(None, True); print([m for m in ('torch', 'ray', 'vllm', 'megatron', 'transformers') if m in sys.modules], file=sys.stderr)"
+    heavy = ("torch", "ray", "vllm", "megatron", "transformers")
+    code = f"import sys; from vime.doctor import run; run(None, True); print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
     quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert quiet.stderr.strip() == "[]"
     assert json.loads(quiet.stdout)["platforms"]["cpu"]["ready"] is True
