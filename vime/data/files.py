@@ -45,7 +45,7 @@ def _json_object(place: str, line: bytes, first: bool) -> dict[str, Any]:
         shown = line[max(0, error.start - 10) : error.start + 10]
         raise UserError(f"{place}: not UTF-8 at byte {error.start} ({shown!r}); save the file as UTF-8") from None
     try:
-        row = json.loads(text.rstrip())
+        row = json.loads(text.rstrip("\r\n"))
     except (json.JSONDecodeError, RecursionError) as error:
         reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
         raise UserError(f"{place}: not JSON ({reason}): {_snippet(text)}; each line must be one whole JSON object") from None
