@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from matrix.layout import devices_needed
-from matrix.loader import DeclaredCell, Matrix
-from matrix.outcome import Outcome
-
 from e2e.leases import DevicePool
 from e2e.live import Display
 from e2e.runner import TRAIN, RunRecord, plan_run, read_record, run
 from e2e.verdict import CellVerdict, JudgeCell, judge_cell, unjudged
+from matrix.layout import devices_needed
+from matrix.loader import DeclaredCell, Matrix
+from matrix.outcome import Outcome
 
 LEASE_WAIT_S = 24 * 3600.0
 

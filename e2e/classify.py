@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from matrix.outcome import Outcome
-
 from e2e.process import Exit
+from matrix.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -23,10 +22,15 @@ class Signature:
 INFRA_SIGNATURES = (
     Signature("port-in-use", re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE), "another process holds the port"),
     Signature("disk-full", re.compile(r"no space left on device|ENOSPC|disk quota exceeded", re.IGNORECASE), "the disk is full"),
-    Signature("ray-lost", re.compile(r"RaySystemError|failed to connect to GCS|raylet .{0,40}(died|exited|not alive)", re.IGNORECASE), "Ray's own processes were lost"),
+    Signature(
+        "ray-lost", re.compile(r"RaySystemError|failed to connect to GCS|raylet .{0,40}(died|exited|not alive)", re.IGNORECASE), "Ray's own processes were lost"
+    ),
     Signature(
         "device-lost",
-        re.compile(r"no CUDA-capable device|CUDA driver version is insufficient|device is lost|fallen off the bus|dcmi .{0,40}fail|drvErr|ERR\d{5} .{0,20}driver", re.IGNORECASE),
+        re.compile(
+            r"no CUDA-capable device|CUDA driver version is insufficient|device is lost|fallen off the bus|dcmi .{0,40}fail|drvErr|ERR\d{5} .{0,20}driver",
+            re.IGNORECASE,
+        ),
         "the accelerator or its driver is gone",
     ),
     Signature("network", re.compile(r"no route to host|network is unreachable|EI0006", re.IGNORECASE), "another node could not be reached"),
@@ -47,7 +51,9 @@ class Ending:
         return self.outcome is None
 
 
-def classify(exit_: Exit, steps: int, planned: int, *, stopped_by: str | None = None, early_stop: str | None = None, error: str | None = None, tail: str = "") -> Ending:
+def classify(
+    exit_: Exit, steps: int, planned: int, *, stopped_by: str | None = None, early_stop: str | None = None, error: str | None = None, tail: str = ""
+) -> Ending:
     """The ending of a run with `steps` of `planned` recorded. `stopped_by` says which limit ended it, `error` is its last error event, `tail` the end of its output."""
     count = f"{steps}/{planned} steps"
     if stopped_by is not None:

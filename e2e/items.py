@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from matrix.loader import DeclaredCell
-
     from e2e.selection import Selection
+    from matrix.loader import DeclaredCell
 
 VERDICT = "vime_verdict"  # name of the user property that carries the verdict, also from xdist's workers
 
@@ -43,16 +42,17 @@ class CellItem(pytest.Item):
         self.add_marker(pytest.mark.timeout(0))  # the runner keeps the limits of the hardware's declaration
 
     def runtest(self) -> None:
-        from matrix.outcome import Disposition, Outcome
-
         from e2e.cell_run import run_cell
         from e2e.live import display
+        from matrix.outcome import Disposition, Outcome
 
         capture = self.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled(), display() as shown:
             verdict = run_cell(self.selection.matrix, self.cell, self.selection.options, shown)
         outcome = verdict.outcome
-        self.user_properties.append((VERDICT, {**asdict(verdict), "outcome": None if outcome is None else str(outcome), "disposition": str(self.cell.disposition)}))
+        self.user_properties.append(
+            (VERDICT, {**asdict(verdict), "outcome": None if outcome is None else str(outcome), "disposition": str(self.cell.disposition)})
+        )
         if outcome is None or outcome is Outcome.PASS:
             return
         text = f"{self.cell}: {outcome}\n" + "\n".join(f"  {reason}" for reason in verdict.reasons)
@@ -64,9 +64,8 @@ class CellItem(pytest.Item):
         raise CellNotPassed(text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        from matrix.problem import MatrixError, SelectionError
-
         from e2e.leases import LeaseError
+        from matrix.problem import MatrixError, SelectionError
 
         if isinstance(excinfo.value, CellNotPassed | MatrixError | SelectionError | LeaseError):
             return str(excinfo.value)

@@ -25,14 +25,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("vime cells", "cells of the matrix (with -m cpu_e2e, gpu_e2e or npu_e2e)")
     group.addoption("--cell", action="append", default=[], metavar="ID", help="only this cell; a pattern such as 'qwen3-4b.*' is allowed; may be repeated")
     group.addoption("--tier", default=None, metavar="TIER", help="only cells of this tier (default: smoke, or any when --cell names cells)")
-    group.addoption("--seeds", default=None, metavar="K,L", help="these seeds and no others, e.g. 100 or 100-102 (default: the recipe's, more while the verdict asks)")
+    group.addoption(
+        "--seeds", default=None, metavar="K,L", help="these seeds and no others, e.g. 100 or 100-102 (default: the recipe's, more while the verdict asks)"
+    )
     group.addoption("--results", default="results", metavar="ROOT", help="where run directories and verdicts go (default: results)")
     group.addoption("--report", default="report", metavar="DIR", help="where the HTML report goes (default: report)")
     group.addoption("--rerun", action="store_true", help="run again what has finished already")
     group.addoption("--no-judge", action="store_true", help="make the runs, do not judge them (one agent's part of a fan-out)")
     group.addoption("--judge-only", action="store_true", help="judge the runs that lie in the results root, run nothing")
     group.addoption("--list-cells", action="store_true", help="print the cells that would run, one a line, and stop")
-    group.addoption("--train-command", default=None, metavar="CMD", help="the command that makes a run; '<config> --out <run>' is added (default: this Python's vime train)")
+    group.addoption(
+        "--train-command", default=None, metavar="CMD", help="the command that makes a run; '<config> --out <run>' is added (default: this Python's vime train)"
+    )
     group.addoption("--matrix", default=None, metavar="DIR", help="another declaration tree than this checkout's matrix/")
 
 
@@ -86,10 +90,9 @@ def _named_files(config: pytest.Config) -> list[Path]:
 
 
 def _load_selection(config: pytest.Config, markers: frozenset[str]) -> Selection:
+    from e2e.selection import Selection, select
     from matrix.loader import load
     from matrix.problem import MatrixError, SelectionError
-
-    from e2e.selection import Selection, select
 
     root, names = config.getoption("--matrix"), config.getoption("--cell")
     tier = config.getoption("--tier") or (None if names else "smoke")

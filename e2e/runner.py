@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from matrix.loader import DeclaredCell, Matrix
-from matrix.resolver import config_hash, resolve
-
 from e2e.classify import Ending, classify
 from e2e.code_version import CHECKOUT, code_hash
 from e2e.follow import Follower
 from e2e.live import Display, RunTitle
 from e2e.process import Exit, GuardedProcess
+from matrix.loader import DeclaredCell, Matrix
+from matrix.resolver import config_hash, resolve
 
 RECORD = "runner.json"
 OUTPUT = "stdout.log"

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from e2e.cell_run import Options
 from matrix.cell_id import key
 from matrix.declarations import MARKERS
 from matrix.loader import DeclaredCell, Matrix
 from matrix.problem import SelectionError, nearest
-
-from e2e.cell_run import Options
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,11 @@ def select(matrix: Matrix, markers: frozenset[str], tier: str | None, cells: Ite
         matched = [cell for cell in matrix.cells.values() if cell.marker in within and (tier is None or tier in cell.tiers) and _matches(cell, pattern)]
         if not matched:
             elsewhere = [cell for cell in matrix.cells.values() if _matches(cell, pattern)]
-            why = f"; {_shown(elsewhere)} is declared, but not for {' or '.join(sorted(within))}{f' in tier {tier}' if tier else ''}" if elsewhere else nearest(pattern, matrix.cells)
+            why = (
+                f"; {_shown(elsewhere)} is declared, but not for {' or '.join(sorted(within))}{f' in tier {tier}' if tier else ''}"
+                if elsewhere
+                else nearest(pattern, matrix.cells)
+            )
             raise SelectionError(f"--cell {pattern} selects nothing{why}")
         chosen |= {str(cell): cell for cell in matched}
     return tuple(chosen[name] for name in sorted(chosen))

@@ -24,7 +24,9 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
         outcome = verdict["outcome"] or "not judged"
         note = "" if Disposition(verdict["disposition"]) is Disposition.REQUIRED else f" ({verdict['disposition']})"
         seeds = ",".join(str(seed) for seed in verdict["seeds"]) or "none"
-        rows.append((str(verdict["cell"]), f"{outcome}{note}", f"seeds {seeds}", f"{verdict['seconds']:.0f} s", verdict["reasons"][0] if verdict["reasons"] else ""))
+        rows.append(
+            (str(verdict["cell"]), f"{outcome}{note}", f"seeds {seeds}", f"{verdict['seconds']:.0f} s", verdict["reasons"][0] if verdict["reasons"] else "")
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return ["  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths)), row[4]]).rstrip() for row in rows]
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from matrix.loader import DeclaredCell, Matrix
-from matrix.outcome import Outcome
 
 from e2e.runner import write_json
+from matrix.loader import DeclaredCell, Matrix
+from matrix.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,10 @@ def unjudged(cell: DeclaredCell, root: Path, outcome: Outcome, reason: str, seed
     if write:
         path = str(_file(root, cell))
         runs = [{"path": f"seed-{seed}", "seed": seed} for seed in seeds]
-        write_json(Path(path), {"cell": str(cell), "outcome": str(outcome), "reasons": [reason], "runs": runs, "disposition": str(cell.disposition), "time": time.time()})
+        write_json(
+            Path(path),
+            {"cell": str(cell), "outcome": str(outcome), "reasons": [reason], "runs": runs, "disposition": str(cell.disposition), "time": time.time()},
+        )
     return CellVerdict(str(cell), outcome, (reason,), seeds, path)
 
 

@@ -28,7 +28,23 @@ _HOME = {
     "resolve": "resolver",
     "science_hash": "resolver",
 }
-__all__ = ["CellId", "DeclaredCell", "Matrix", "MatrixError", "Problem", "SelectionError", "baseline_directory", "check", "config_hash", "key", "labels", "load", "parse", "resolve", "science_hash"]
+__all__ = [
+    "CellId",
+    "DeclaredCell",
+    "Matrix",
+    "MatrixError",
+    "Problem",
+    "SelectionError",
+    "baseline_directory",
+    "check",
+    "config_hash",
+    "key",
+    "labels",
+    "load",
+    "parse",
+    "resolve",
+    "science_hash",
+]
 
 
 def __getattr__(name: str) -> Any:

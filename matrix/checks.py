@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from matrix.declarations import Model, Recipe
 from matrix.fragments import Composed, Fragment, leaves
 from matrix.loader import Declared, DeclaredCell, Matrix
-from matrix.declarations import Model, Recipe
 from matrix.problem import Problem, Where
 from matrix.resolver import compose_cell, layout_fragments
 from matrix.twins import twin_faults
@@ -58,14 +59,12 @@ def _weights_fault(directory: Path, declared: str) -> str | None:
 
 def _config_faults(directory: Path, declared: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The warm start's own config.json against the twin's: they must describe one model."""
-    import json
-
     file = directory / "config.json"
     if not file.is_file():
         return
     written = json.loads(file.read_text(encoding="utf-8"))
     rope = written.get("rope_parameters") or {}  # transformers 5 writes rope_theta there
-    flat = {"torch_dtype": written.get("dtype"), **rope, **written}
+    flat = {**({"torch_dtype": written["dtype"]} if "dtype" in written else {}), **rope, **written}
     for key, value in declared.items():
         if key in flat and flat[key] != value:
             yield key, f"{key} is {value!r} here and {flat[key]!r} in {file}: make the warm start again, or mend the twin"
@@ -75,12 +74,16 @@ def _recipe(recipe: Declared[Recipe]) -> Iterator[Problem]:
     value = recipe.value
     steps = value.config.get("train", {}).get("steps") if isinstance(value.config.get("train"), dict) else None
     if steps != value.judge.planned_steps:
-        yield Problem(recipe.where("config", "train", "steps"), f"train.steps is {steps}, judge.planned_steps is {value.judge.planned_steps}: they must be equal")
+        yield Problem(
+            recipe.where("config", "train", "steps"), f"train.steps is {steps}, judge.planned_steps is {value.judge.planned_steps}: they must be equal"
+        )
     low, high = value.reward.range
     if not low < high:
         yield Problem(recipe.where("reward", "range"), f"reward.range: {low} is not below {high}")
     if value.seeds.initial > value.judge.max_seeds:
-        yield Problem(recipe.where("seeds", "initial"), f"seeds.initial is {value.seeds.initial}, judge.max_seeds is {value.judge.max_seeds}: no look would be left")
+        yield Problem(
+            recipe.where("seeds", "initial"), f"seeds.initial is {value.seeds.initial}, judge.max_seeds is {value.judge.max_seeds}: no look would be left"
+        )
 
 
 def _undecided(matrix: Matrix) -> Iterator[Problem]:
@@ -111,7 +114,10 @@ def _cell(matrix: Matrix, cell: DeclaredCell) -> Iterator[Problem]:
 def _science_in_layout(matrix: Matrix, fragment: Fragment) -> Iterator[Problem]:
     for key, value in leaves(fragment.values):
         if matrix.science.is_science(key):
-            yield Problem(fragment.where(key), f"{'.'.join(key)} = {value!r} says what is learned: only a recipe sets it, or cells that share a recipe would not be comparable")
+            yield Problem(
+                fragment.where(key),
+                f"{'.'.join(key)} = {value!r} says what is learned: only a recipe sets it, or cells that share a recipe would not be comparable",
+            )
 
 
 def _options(matrix: Matrix, cell: DeclaredCell, composed: Composed) -> Iterator[Problem]:

@@ -85,7 +85,18 @@ def show(
     if science:
         typer.echo(json.dumps(science_of(matrix, declared), indent=1, sort_keys=True))
     elif as_json:
-        typer.echo(json.dumps({"cell": cell, "key": declared.key, "science_hash": science_hash(declared, matrix), "commands": commands(matrix, declared, seed), "config": config}, indent=1))
+        typer.echo(
+            json.dumps(
+                {
+                    "cell": cell,
+                    "key": declared.key,
+                    "science_hash": science_hash(declared, matrix),
+                    "commands": commands(matrix, declared, seed),
+                    "config": config,
+                },
+                indent=1,
+            )
+        )
     else:
         typer.echo(f"# {cell}, seed {seed}: {declared.recipe.value.title}")
         typer.echo(f"# science hash {science_hash(declared, matrix)}")

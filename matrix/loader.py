@@ -106,9 +106,7 @@ class Matrix:
         return [
             cell
             for _, cell in sorted(self.cells.items())
-            if (tier is None or tier in cell.tiers)
-            and (hardware is None or hardware == cell.id.hardware)
-            and (wanted is None or cell.marker in wanted)
+            if (tier is None or tier in cell.tiers) and (hardware is None or hardware == cell.id.hardware) and (wanted is None or cell.marker in wanted)
         ]
 
 
@@ -147,7 +145,8 @@ class _Reader:
         self.root = root
         self.matrix = Matrix(root)
         self.problems: list[Problem] = []
-        self.untyped: dict[str, set[str]] = {}  # folder -> names of files that did not load: references to them are not faults of their own
+        self.untyped: dict[str, set[str]] = {}  # folder -> names of files that did not load: what refers to them is left out, not a fault of its own
+        self.left_out: set[str] = set()  # cells that were
 
     def file(self, name: str, model: type[M]) -> Declared[M] | None:
         path = self.root / name
@@ -179,7 +178,7 @@ class _Reader:
             for index, cell in enumerate(declared.value.cells if declared else []):
                 assert declared is not None
                 self._cell(Declared(cell, declared.document, ("cells", index)))
-        if not self.matrix.cells and not self.problems:
+        if not self.matrix.cells and not self.left_out and not self.problems:
             self.problems.append(Problem(Where(str(self.root / "cells")), "no cell is declared: an empty matrix proves nothing"))
 
     def _cell(self, declared: Declared[Cell]) -> None:
@@ -196,10 +195,16 @@ class _Reader:
         if canonical in self.matrix.cells:
             first = self.matrix.cells[canonical].declared.where("id")
             self.problems.append(Problem(where, f"'{cell_id}' and the cell at {first} are both '{canonical}': remove one, or give one a variant (@name)"))
-        elif not faults:
+        elif faults or self._names_untyped(declared.value, cell_id):
+            self.left_out.add(canonical)
+        else:
             self.matrix.cells[canonical] = DeclaredCell(
                 cell_id, declared, self.matrix.models[cell_id.model], self.matrix.hardware[cell_id.hardware], self.matrix.recipes[declared.value.recipe]
             )
+
+    def _names_untyped(self, cell: Cell, cell_id: CellId) -> bool:
+        named = (("models", cell_id.model), ("hardware", cell_id.hardware), ("recipes", cell.recipe))
+        return any(name in self.untyped.get(folder, ()) for folder, name in named) or not self.matrix.modes.slots
 
     def _unknown(self, cell: Cell, cell_id: CellId) -> Iterator[tuple[str, str]]:
         for at, folder, name, known in (
@@ -207,9 +212,8 @@ class _Reader:
             ("id", "hardware", cell_id.hardware, self.matrix.hardware),
             ("recipe", "recipes", cell.recipe, self.matrix.recipes),
         ):
-            if name not in known:
-                told = " (its file has faults of its own)" if name in self.untyped.get(folder, ()) else nearest(name, known)
-                yield at, f"{folder}/{name}.yaml is not declared{told}"
+            if name not in known and name not in self.untyped.get(folder, ()):
+                yield at, f"{folder}/{name}.yaml is not declared{nearest(name, known)}"
         for tier in cell.tiers:
             if tier not in self.matrix.tiers:
                 yield "tiers", f"no tier '{tier}'{nearest(tier, self.matrix.tiers)}"
@@ -221,6 +225,8 @@ class _Reader:
             assert declared is not None
             at = ("quarantined", index)
             cell = self.matrix.cells.get(entry.cell)
+            if entry.cell in self.left_out:
+                continue
             if cell is None:
                 self.problems.append(Problem(declared.where(*at, "cell"), f"no cell '{entry.cell}' is declared{nearest(entry.cell, self.matrix.cells)}"))
                 continue

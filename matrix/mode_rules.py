@@ -20,7 +20,9 @@ class ModeRules:
         self.settings: dict[str, Setting] = {setting.name: setting for slot in self.slots for setting in slot.settings}
         self.slot_of: dict[str, Slot] = {setting.name: slot for slot in self.slots for setting in slot.settings}
         self.place: dict[str, Path_] = {
-            setting.name: ("slots", index, "settings", position, "config") for index, slot in enumerate(self.slots) for position, setting in enumerate(slot.settings)
+            setting.name: ("slots", index, "settings", position, "config")
+            for index, slot in enumerate(self.slots)
+            for position, setting in enumerate(slot.settings)
         }
         self.order: dict[str, int] = {name: index for index, name in enumerate(setting.name for slot in self.slots for setting in slot.settings)}
 
@@ -39,7 +41,10 @@ class ModeRules:
                 continue
             slots = [self.slot_of[name].name for name in exclusion.settings]
             if len(set(slots)) < len(slots):
-                yield ("excludes", index, "settings"), f"{' and '.join(exclusion.settings)} never meet: a mode holds one setting of a slot. Remove the exclusion"
+                yield (
+                    ("excludes", index, "settings"),
+                    f"{' and '.join(exclusion.settings)} never meet: a mode holds one setting of a slot. Remove the exclusion",
+                )
 
     def canonical(self, cell: CellId) -> CellId:
         """The id with its settings in canonical order (unknown ones last, as written)."""
@@ -47,7 +52,9 @@ class ModeRules:
         return CellId(cell.model, cell.hardware, tuple(ordered), cell.variant)
 
     def mode_faults(self, cell: CellId) -> Iterator[tuple[str, str]]:
-        """(field, message) for everything that is wrong with a cell's mode."""
+        """(field, message) for everything that is wrong with a cell's mode. Without a vocabulary (its file did not load) nothing is."""
+        if not self.slots:
+            return
         for name in cell.settings:
             if name not in self.settings:
                 yield "id", f"'{cell}': no setting '{name}'{nearest(name, self.settings)}"
@@ -62,5 +69,6 @@ class ModeRules:
             if set(exclusion.settings) <= set(known):
                 yield "id", f"'{cell}': {' and '.join(exclusion.settings)} exclude each other: {exclusion.reason}"
         canonical = self.canonical(cell)
-        if canonical != cell and len(set(known)) == len(cell.settings):
+        one_each = len({self.slot_of[name].name for name in known}) == len(cell.settings)
+        if canonical != cell and one_each:
             yield "id", f"'{cell}': the settings' canonical order is '{canonical.mode}': write '{canonical}'"

@@ -28,7 +28,9 @@ class Margins(Strict):
     first: Positive
     last: Positive
     whole: Positive
-    residual: Annotated[float, Field(gt=1)] | None = None  # candidate's within-run residual sd over the baseline's, at most this (and at least its inverse if two-sided)
+    residual: Annotated[float, Field(gt=1)] | None = (
+        None  # candidate's within-run residual sd over the baseline's, at most this (and at least its inverse if two-sided)
+    )
 
 
 class SdFloor(Strict):
@@ -54,7 +56,9 @@ class JudgeRule(Strict):
 
     metric: str = "rollout/reward_mean"
     evidence: Literal["exactness", "convergence"] = "convergence"
+    better: Literal["higher", "lower"] = "higher"  # which way the metric improves; names of metrics are not trusted for it
     sided: Literal["one", "two"]
+    spread: Literal["welch", "larger"] = "welch"  # of two or more candidates: Welch's, or the larger of both sides' with the baseline's degrees of freedom
     planned_steps: Annotated[int, Field(ge=1)]
     early_stop: bool = False
     windows: Windows
@@ -70,7 +74,9 @@ class JudgeRule(Strict):
         if self.evidence == "convergence":
             need = self.windows.first + self.windows.last
             if self.planned_steps < need:
-                raise ValueError(f"planned_steps {self.planned_steps} is below first window + last window = {need}: a convergence recipe needs disjoint windows")
+                raise ValueError(
+                    f"planned_steps {self.planned_steps} is below first window + last window = {need}: a convergence recipe needs disjoint windows"
+                )
             if self.delta is None or not self.delta_reason:
                 raise ValueError("a convergence recipe needs delta and delta_reason")
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
+from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -22,9 +23,20 @@ def typed(document: Document, model: type[M]) -> M | None:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            _report(document, model, detail)
+        details = error.errors(include_url=False)
+        for detail in details:
+            if not _is_misspelt(detail, details):
+                _report(document, model, detail)
         return None
+
+
+def _is_misspelt(missing: ErrorDetails, details: list[ErrorDetails]) -> bool:
+    """Whether a key is missing because it stands there misspelt: that is one fault, and the unknown key's message names the right one."""
+    if missing["type"] != "missing":
+        return False
+    name, parent = str(missing["loc"][-1]), missing["loc"][:-1]
+    unknown = [str(other["loc"][-1]) for other in details if other["type"] == "extra_forbidden" and other["loc"][:-1] == parent]
+    return any(get_close_matches(key, [name], cutoff=0.6) for key in unknown)
 
 
 def _report(document: Document, model: type[BaseModel], detail: ErrorDetails) -> None:

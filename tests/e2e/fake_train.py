@@ -26,7 +26,10 @@ class FakeRun:
         self.steps = int(config["train"]["steps"])
         self.random = random.Random(config["seed"])
         out.mkdir(parents=True, exist_ok=True)
-        self._json("manifest.json", {"schema_version": 1, "labels": config["labels"], "seed": config["seed"], "planned_steps": self.steps, "versions": {}, "attempts": []})
+        self._json(
+            "manifest.json",
+            {"schema_version": 1, "labels": config["labels"], "seed": config["seed"], "planned_steps": self.steps, "versions": {}, "attempts": []},
+        )
         (out / "config.yaml").write_text(json.dumps(config))
         self.event("start")
 
@@ -43,7 +46,13 @@ class FakeRun:
     def step(self, step: int) -> None:
         time.sleep(STEP_S)
         reward = 0.35 + 0.6 * min(1.0, 2 * step / self.steps) + self.random.gauss(0, 0.005)
-        values = {"rollout/reward_mean": reward, "train/logprob_gap_mean": 1e-7, "train/logprob_gap_max": 1e-6, "rollout/nll_minus_entropy_z": self.random.gauss(0, 1), "perf/step_s": STEP_S}
+        values = {
+            "rollout/reward_mean": reward,
+            "train/logprob_gap_mean": 1e-7,
+            "train/logprob_gap_max": 1e-6,
+            "rollout/nll_minus_entropy_z": self.random.gauss(0, 1),
+            "perf/step_s": STEP_S,
+        }
         self._line("metrics.jsonl", {"step": step, "time": time.time(), "metrics": values})
         self.event("weight_sync", version=step + 1, bytes=764288, digests={"received": "equal", "held": "equal"}, seconds=0.01)
 
@@ -105,7 +114,9 @@ def torn(run: FakeRun, argument: str) -> int:
 def deaf(run: FakeRun, argument: str) -> int:
     """Ignores SIGTERM, and has a child that went to a session of its own."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"], start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"], start_new_session=True
+    )
     (run.out / "child.pid").write_text(f"{child.pid} {os.getpid()}")
     run.first(int(argument))
     time.sleep(600)
@@ -123,12 +134,19 @@ def fault(run: FakeRun, argument: str) -> int:
     """Trains to the end and learns nothing."""
     for step in range(run.steps):
         time.sleep(STEP_S)
-        values = {"rollout/reward_mean": 0.34 + run.random.gauss(0, 0.005), "train/logprob_gap_mean": 1e-7, "train/logprob_gap_max": 1e-6, "rollout/nll_minus_entropy_z": 0.1}
+        values = {
+            "rollout/reward_mean": 0.34 + run.random.gauss(0, 0.005),
+            "train/logprob_gap_mean": 1e-7,
+            "train/logprob_gap_max": 1e-6,
+            "rollout/nll_minus_entropy_z": 0.1,
+        }
         run._line("metrics.jsonl", {"step": step, "time": time.time(), "metrics": values})
     return 0
 
 
-BEHAVIOURS: dict[str, Callable[[FakeRun, str], int]] = {name: globals()[name] for name in ("ok", "crash", "infra", "short", "killed", "stall", "torn", "deaf", "litter", "fault")}
+BEHAVIOURS: dict[str, Callable[[FakeRun, str], int]] = {
+    name: globals()[name] for name in ("ok", "crash", "infra", "short", "killed", "stall", "torn", "deaf", "litter", "fault")
+}
 
 
 def main() -> int:
