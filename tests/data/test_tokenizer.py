@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from vime.data import decode_response, end_token_ids, load_tokenizer
 from vime.errors import UserError
@@ -75,3 +78,28 @@ def test_decoding_removes_the_final_end_mark_and_nothing_else() -> None:
     assert decode_response(tokenizer, [64] * 5000, (2,)) == "\ufffd" * 5000
     assert decode_response(tokenizer, [2], (2,)) == ""
     assert decode_response(tokenizer, [], (2,)) == ""
+
+
+def test_loading_a_twins_tokenizer_needs_no_torch_and_equals_autotokenizer(model: Path) -> None:
+    code = (
+        f"import sys; from vime.data import load_tokenizer; t = load_tokenizer({str(model)!r}); "
+        "print(t('ab=')['input_ids'], t.eos_token_id, 'torch' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "[1, 13, 14, 42] 2 False\n"
+    auto = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    mine = load_tokenizer(model)
+    assert auto.get_vocab() == mine.get_vocab()
+    assert auto("abc 123")["input_ids"] == mine("abc 123")["input_ids"]
+
+
+def test_a_config_without_vocab_size_has_its_classs_default(model: Path) -> None:
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    assert len(load_tokenizer(model)) == 64
+
+
+def test_a_tokenizer_of_a_named_class_is_loaded_by_it(model: Path) -> None:
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "Qwen2Tokenizer"}))
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 65}))  # this class brings a token of its own
+    assert type(load_tokenizer(model)).__name__ == "Qwen2Tokenizer"

@@ -12,6 +12,7 @@ from vime.errors import UserError
 
 UNKNOWN_ID = "\ufffd"  # stands for an id the tokenizer has no token for (a model's vocabulary may be padded beyond it)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
+GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # before and since transformers 5
 
 
 def load_tokenizer(path: str | Path) -> Any:
@@ -24,15 +25,37 @@ def load_tokenizer(path: str | Path) -> Any:
         raise UserError(f"model.path: no config.json in {path}; give a Hugging Face model directory (config.json, tokenizer, *.safetensors)")
     if not any((path / name).is_file() for name in TOKENIZER_FILES):  # transformers would make an empty one of the model's kind
         raise UserError(f"model.path: no tokenizer in {path} (none of {', '.join(TOKENIZER_FILES)}); copy the model's tokenizer files there")
-    from transformers import AutoConfig, AutoTokenizer
-
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+        tokenizer, vocab_size = _tokenizer(path), _vocab_size(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"model.path: cannot load the tokenizer of {path}: {str(error).splitlines()[0]}") from None
-    _check_vocabulary(path, tokenizer, config.get_text_config().vocab_size)
+    _check_vocabulary(path, tokenizer, vocab_size)
     return tokenizer
+
+
+def _tokenizer(path: Path) -> Any:
+    # AutoTokenizer imports torch, two seconds that a driver can do without when the directory names the generic class.
+    if (path / "tokenizer.json").is_file() and _read(path / "tokenizer_config.json").get("tokenizer_class") in GENERIC_CLASSES:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, local_files_only=True)
+
+
+def _vocab_size(path: Path) -> int:
+    config = _read(path / "config.json")
+    size = {**config, **config.get("text_config", {})}.get("vocab_size")
+    if size is not None:
+        return size
+    from transformers import AutoConfig  # the class knows its default
+
+    return AutoConfig.from_pretrained(path, local_files_only=True).get_text_config().vocab_size
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _check_vocabulary(path: Path, tokenizer: Any, vocab_size: int) -> None:
@@ -51,10 +74,8 @@ def _check_vocabulary(path: Path, tokenizer: Any, vocab_size: int) -> None:
 def end_token_ids(path: str | Path, tokenizer: Any, extra: Collection[int] = ()) -> tuple[int, ...]:
     """The ids that end an answer: the tokenizer's, the generation config's (one or several) and `extra` (rollout.stop_token_ids); sorted."""
     ids = {tokenizer.eos_token_id, *extra}
-    file = Path(path) / "generation_config.json"
-    if file.is_file():
-        declared = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        ids.update([declared] if isinstance(declared, int) else declared or [])
+    declared = _read(Path(path) / "generation_config.json").get("eos_token_id")
+    ids.update([declared] if isinstance(declared, int) else declared or [])
     return tuple(sorted(ids))
 
 
