@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 
+from vime.config.tree import Config
+
 
 class StepClock:
     """Collects `perf/<stage>_s` of one step."""
@@ -30,8 +32,8 @@ class StepClock:
 class Progress:
     """One line per step on stderr: where the run is, how it goes, when it ends."""
 
-    def __init__(self, name: str, first: int, steps: int, every: int):
-        self.name, self.first, self.steps, self.every = name, first, steps, every
+    def __init__(self, config: Config, first: int):
+        self.name, self.first, self.steps, self.every = config.name, first, config.train.steps, config.tracking.log_every
         self.begin = time.monotonic()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:

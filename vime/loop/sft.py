@@ -27,9 +27,9 @@ def start_sft(resolved: Resolved, out: Path | None) -> Path:
     run = RunDir.create(run_path(config, out), resolved, manifest(resolved, platform))
     output = Path(config.sft.output) if config.sft.output else run.path / "hf"
     with attempt(run, "start"), Cluster(config, platform) as cluster:
-        progress = Progress(config.name, 0, config.train.steps, config.tracking.log_every)
-        progress.note("starting trainers")
+        Progress(config, 0).note("starting trainers")
         trainers = TrainerGroup(cluster.start(engines=False).trainers, config)
+        progress = Progress(config, 0)
         for step in range(config.train.steps):
             clock = StepClock()
             batch = batches.next()

@@ -20,10 +20,10 @@ from vime.tracking.run_dir import RunDir
 
 def start_training(resolved: Resolved, out: Path | None) -> Path:
     """A new run. Returns its directory."""
-    from vime.loop.sync import SyncRun
+    from vime.loop.sync import SyncRun, open_inputs
 
     platform = prepare(resolved.config)
-    with SyncRun.inputs(resolved.config) as inputs:  # the model directory, tokenizer, prompts and reward are tried before anything is written or started
+    with open_inputs(resolved.config) as inputs:  # the model directory, tokenizer, prompts and reward are tried before anything is written or started
         run = RunDir.create(run_path(resolved.config, out), resolved, manifest(resolved, platform))
         with attempt(run, "start"):
             SyncRun(resolved.config, platform, run, inputs).train(checkpoint=None)
@@ -32,8 +32,8 @@ def start_training(resolved: Resolved, out: Path | None) -> Path:
 
 def resume_training(path: Path, file: Path | None, overrides: list[str]) -> Path:
     """Go on with the run in `path` from its last complete checkpoint (from its start when there is none). Only where it is written may differ from the run's configuration."""
-    from vime.loop.sync import SyncRun
-    from vime.training.checkpoint import latest_checkpoint
+    from vime.loop.sync import SyncRun, open_inputs
+    from vime.training.checkpoint import latest
 
     run = RunDir.open(path)
     resolved = resolve(path / "config.yaml", overrides)
@@ -42,8 +42,8 @@ def resume_training(path: Path, file: Path | None, overrides: list[str]) -> Path
     if given.hash != recorded:
         raise UserError(f"--resume {path}: this configuration (hash {given.hash[:12]}) is not the run's (hash {recorded[:12]}): resume without changes, or start a new run")
     platform = prepare(resolved.config)
-    checkpoint = latest_checkpoint(run.checkpoints)
-    with SyncRun.inputs(resolved.config) as inputs, attempt(run, f"resume from {checkpoint.name if checkpoint else 'the start: no complete checkpoint'}"):
+    checkpoint = latest(run.checkpoints)
+    with open_inputs(resolved.config) as inputs, attempt(run, f"resume from {checkpoint.name if checkpoint else 'the start: no complete checkpoint'}"):
         SyncRun(resolved.config, platform, run, inputs).train(checkpoint)
     return run.path
 

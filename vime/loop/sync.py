@@ -1,4 +1,4 @@
-"""The synchronous driver: every step samples with the newest weights, trains on the answers once, and hands the new weights back."""
+"""The synchronous driver: every step samples with the newest weights, trains on the answers, and hands the new weights back."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from vime.data import Prompt, PromptSource, Sample, load_held_out, load_prompts,
 from vime.loop.batch import assemble, readable, rollout_metrics
 from vime.loop.clock import Progress, StepClock
 from vime.loop.cluster import Cluster
-from vime.loop.recovery import EnginePool
+from vime.loop.recovery import EngineRecovery
 from vime.loop.trainers import TrainerGroup
 from vime.platforms.base import Platform
 from vime.rewards import RewardPool
+from vime.rollout.router import Router
 from vime.tracking.run_dir import RunDir
 from vime.weights.session import WeightSync
 
@@ -31,55 +32,95 @@ class Inputs:
     rewards: RewardPool
 
 
+@contextlib.contextmanager
+def open_inputs(config: Config) -> Iterator[Inputs]:
+    """Tokenizer, prompts, held-out prompts and a reward pool with warm workers; a UserError where one of them is not right."""
+    tokenizer = load_tokenizer(config.model.path)
+    prompts = load_prompts(config.data, tokenizer, config.rollout.max_prompt_tokens)
+    held_out = load_held_out(config.data, config.eval, tokenizer, config.rollout.max_prompt_tokens, prompts) if config.eval.every else []
+    with RewardPool(config.reward) as rewards:
+        yield Inputs(tokenizer, PromptSource(prompts, config.seed, config.data.shuffle), held_out, rewards)
+
+
 class SyncRun:
-    """One attempt of one run."""
+    """One attempt of one run, from the workers' start to the last planned step."""
 
     def __init__(self, config: Config, platform: Platform, run: RunDir, inputs: Inputs):
-        self.config, self.platform, self.run = config, platform, run
-        self.source, self.rewards, self.held_out, self.tokenizer = inputs.source, inputs.rewards, inputs.held_out, inputs.tokenizer
-
-    @staticmethod
-    @contextlib.contextmanager
-    def inputs(config: Config) -> Iterator[Inputs]:
-        """Tokenizer, prompts, held-out prompts and a reward pool with warm workers; a UserError where one of them is not right."""
-        tokenizer = load_tokenizer(config.model.path)
-        prompts = load_prompts(config.data, tokenizer, config.rollout.max_prompt_tokens)
-        held_out = load_held_out(config.data, config.eval, tokenizer, config.rollout.max_prompt_tokens, prompts) if config.eval.every else []
-        rewards = RewardPool(config.reward)
-        try:
-            yield Inputs(tokenizer, PromptSource(prompts, config.seed, config.data.shuffle), held_out, rewards)
-        finally:
-            rewards.close()
+        self.config, self.platform, self.run, self.inputs = config, platform, run, inputs
 
     def train(self, checkpoint: Path | None) -> None:
-        """From `checkpoint` (or the first weights) to the last planned step."""
+        """Go from `checkpoint` (None: the model's first weights) through all planned steps."""
         with Cluster(self.config, self.platform) as cluster:
-            self.progress = Progress(self.config.name, 0, self.config.train.steps, self.config.tracking.log_every)
-            self.progress.note("starting trainers and engines")
-            self.trainers, self.engines = TrainerGroup(cluster, self.config), EnginePool(cluster, self.config, self.platform, self.tokenizer, self.run)
-            cluster.start_all(self.trainers, self.engines)
+            Progress(self.config, 0).note("starting trainers and engines")
+            self._start(cluster)
             first = self._restore(checkpoint)
-            self.weights = WeightSync(self.trainers.workers, self.engines.workers, self.config, self.platform)
-            self._push(first)  # also at a fresh start: the first rollout must not depend on what the engine loaded by itself
-            self.progress = Progress(self.config.name, first, self.config.train.steps, self.config.tracking.log_every)
+            self._push(first)  # also at a fresh start: no rollout depends on what an engine loaded by itself
+            progress = Progress(self.config, first)
             for step in range(first, self.config.train.steps):
-                self._step(step)
+                progress.step(step, self._step(step))
+            if self.config.checkpoint.save_hf:
+                self.trainers.export_hf(self.run.path / "hf")
 
-    def _step(self, step: int) -> None:
+    def _step(self, step: int) -> dict[str, float]:
         clock = StepClock()
         with clock.stage("eval"):
             metrics = self._evaluate(step)
         with clock.stage("rollout"):
             samples = self._rollout(step)
         with clock.stage("reward"):
-            self.rewards.score(samples)
+            self.inputs.rewards.score(samples)
         with clock.stage("train"):
             metrics |= self.trainers.train(assemble(samples, self.config), step)
         with clock.stage("weight_sync"):
-            metrics |= self._push(step + 1)
+            self._push(step + 1)
         metrics |= rollout_metrics(samples)
-        self.run.step(step, metrics | clock.metrics(metrics["rollout/tokens"]))
-        self.run.samples(step, readable(samples, self.config.tracking.samples_per_step))
         with clock.stage("checkpoint"):
-            self._checkpoint(step)
-        self.progress.step(step, metrics | clock.metrics(metrics["rollout/tokens"]))
+            self._save(step)
+        metrics |= clock.metrics(metrics["rollout/tokens"])
+        self.run.step(step, metrics)
+        self.run.samples(step, readable(samples, self.config.tracking.samples_per_step))
+        return metrics
+
+    # ---- the stages -------------------------------------------------------------------------------------------------------------------------------------
+
+    def _start(self, cluster: Cluster) -> None:
+        workers = cluster.start()
+        self.trainers = TrainerGroup(workers.trainers, self.config)
+        self.weights = WeightSync(workers.trainers, workers.engines, self.config, self.platform, directory=str(self.run.path / "weights"))
+        self.router = Router(workers.engines, self.config, self.inputs.tokenizer)
+        self.recovery = EngineRecovery(cluster, workers.engines, [self.weights.rejoin, self.router.rejoin], self.run, self.config.rollout.max_engine_restarts)
+
+    def _rollout(self, step: int) -> list[Sample]:
+        groups = self.inputs.source.take(self.config.rollout.prompts_per_step)
+        return self.recovery.guard(lambda: self.router.generate(step, groups), rejoin=lambda: self._push(step))
+
+    def _push(self, version: int) -> None:
+        report = self.recovery.guard(lambda: self.weights.push(version))
+        self.run.event("weight_sync", **report.event())
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        """Greedy accuracy on the held-out prompts before the first step, then after every `eval.every` steps and before the last."""
+        every = self.config.eval.every
+        if not every or (step % every and step + 1 != self.config.train.steps):
+            return {}
+        samples = self.recovery.guard(lambda: self.router.evaluate(step, self.inputs.held_out), rejoin=lambda: self._push(step))
+        self.inputs.rewards.score(samples)
+        scored = [sample.reward for sample in samples if sample.reward is not None]
+        return {f"eval/{self.config.eval.name}/score": sum(scored) / len(scored)} if scored else {}
+
+    # ---- checkpoints ------------------------------------------------------------------------------------------------------------------------------------
+
+    def _save(self, step: int) -> None:
+        settings, last = self.config.checkpoint, step + 1 == self.config.train.steps
+        if (settings.every and (step + 1) % settings.every == 0) or (last and settings.save_last):
+            name = f"step-{step + 1:06d}"
+            self.trainers.save((self.run.checkpoints / name).absolute(), {"steps_done": step + 1, "source": self.inputs.source.state()})
+            self.run.event("checkpoint", name=name, steps_done=step + 1)
+
+    def _restore(self, checkpoint: Path | None) -> int:
+        """The first step to do."""
+        if checkpoint is None:
+            return 0
+        extra = self.trainers.load(checkpoint.absolute())
+        self.inputs.source.restore(extra["source"])
+        return int(extra["steps_done"])
