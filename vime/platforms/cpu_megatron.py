@@ -308,8 +308,8 @@ class _Rotate(torch.autograd.Function):
         ctx.save_for_backward(cos, sin)
         out = x * cos
         half = x.shape[-1] // 2
-        out[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
-        out[..., half:].addcmul_(x[..., :half], sin[..., half:])
+        out[..., :half] -= x[..., half:] * sin[..., :half]  # not addcmul_: its fused rounding would differ from Megatron's
+        out[..., half:] += x[..., :half] * sin[..., half:]
         return out
 
     @staticmethod
@@ -317,6 +317,6 @@ class _Rotate(torch.autograd.Function):
         cos, sin = ctx.saved_tensors
         out = grad * cos
         half = grad.shape[-1] // 2
-        out[..., :half].addcmul_(grad[..., half:], sin[..., half:])
-        out[..., half:].addcmul_(grad[..., :half], sin[..., :half], value=-1)
+        out[..., :half] += grad[..., half:] * sin[..., half:]
+        out[..., half:] -= grad[..., :half] * sin[..., :half]
         return out, None, None

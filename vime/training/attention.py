@@ -1,7 +1,7 @@
 """Causal attention over packed sequences without TransformerEngine.
 
-A packed micro-batch holds sequences of many lengths end to end. They are sorted into buckets by length (powers of two, so that padding at most doubles the work), each bucket
-is laid out as [sequences, heads, longest, dim], and torch's scaled_dot_product_attention runs on it. Padding stands behind each sequence: the causal mask keeps
+A packed micro-batch holds sequences of many lengths end to end. They are sorted into buckets by length (powers of two from 64 up, so that padding at most doubles the
+work of long ones), each bucket is laid out as [sequences, heads, longest, dim], and torch's scaled_dot_product_attention runs on it. Padding stands behind each sequence: the causal mask keeps
 it from every real position, and its outputs are never read.
 """
 
@@ -16,6 +16,8 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import scaled_dot_product_attention
+
+SHORT = 64  # tokens; below it another bucket costs more than its padding saves
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ def buckets(cu_seqlens: torch.Tensor) -> list[Bucket]:
     device = cu_seqlens.device
     bounds = cu_seqlens.to("cpu", torch.int64)
     starts, lengths = bounds[:-1], bounds[1:] - bounds[:-1]
-    powers = torch.ceil(torch.log2(lengths.clamp(min=1).double())).long()
+    powers = torch.ceil(torch.log2(lengths.clamp(min=SHORT).double())).long()
     out = []
     for power in torch.unique(powers[lengths > 0]).tolist():
         members = torch.nonzero((powers == power) & (lengths > 0)).flatten()
