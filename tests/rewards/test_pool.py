@@ -160,27 +160,36 @@ def test_a_reward_that_cannot_be_used_is_refused_at_start(name: str, args: dict[
         RewardPool(RewardConfig(name=name, args=args))
 
 
-def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+SCRIPT = f"""
+from tests.rewards.samples import batch
+from vime.config.tree import RewardConfig
+from vime.rewards import RewardPool
+if __name__ == "__main__":
+    with RewardPool(RewardConfig(name="{USER}:by_command", timeout_s=60, workers=2)) as pool:
+        print("ready", flush=True)
+        pool.score(batch("hang", "sleep", "hang"))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_workers_end_with_their_run_however_it_ends(tmp_path: Path, how: signal.Signals) -> None:
     script = tmp_path / "run.py"
-    script.write_text(
-        "import os, time\n"
-        "from tests.rewards.samples import batch\n"
-        "from vime.config.tree import RewardConfig\n"
-        "from vime.rewards import RewardPool\n"
-        "if __name__ == '__main__':\n"
-        f"    pool = RewardPool(RewardConfig(name='{USER}:by_command', timeout_s=60, workers=2))\n"
-        "    print('ready', flush=True)\n"
-        "    pool.score(batch('hang', 'sleep', 'hang'))\n"
-    )
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as run:
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
         time.sleep(0.3)
-        children = psutil.Process(run.pid).children(recursive=True)
-        assert len(children) >= 2
-        run.kill()
-        _, alive = psutil.wait_procs(children, timeout=5)
+        family = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+        assert len(family) >= 3
+        run.send_signal(how)
+        _, alive = psutil.wait_procs(family, timeout=8)
     assert alive == []
+
+
+def test_what_cannot_be_sent_to_a_worker_stops_the_run(pool: RewardPool) -> None:
+    with pytest.raises(RunError, match="a chunk could not be handed to a worker: .*lambda"):
+        pool.score([sample("1", metadata={"f": lambda: 0})])
 
 
 def test_a_step_of_cheap_samples_costs_milliseconds(pool: RewardPool) -> None:

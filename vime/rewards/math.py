@@ -41,7 +41,7 @@ def parse_reference(label: str) -> list[Any]:
 
 
 def parse_expression(text: str) -> list[Any]:
-    """What math-verify reads `text` as when the whole of it is one expression; empty when it is none."""
+    """What math-verify reads `text` as when it is taken for one expression (it forgives words around a number); empty when it finds none."""
     text = text.strip()
     if not text:
         return []
