@@ -102,6 +102,14 @@ class EngineActor:
         until = time.monotonic() + timeout_s
         found: dict[str, tuple[Output, int]] = {}
         left = set(names)
+        try:
+            self._step_until(found, left, len(names), until, stage, while_paused)
+        except BaseException:
+            self._forget(left)  # nothing may answer late
+            raise
+        return found
+
+    def _step_until(self, found: dict[str, tuple[Output, int]], left: set[str], total: int, until: float, stage: str, while_paused: bool) -> None:
         while left:
             with self._turn:
                 self._wait(lambda: while_paused or not self._paused or bool(left & self._ended.keys()), until, stage, "the engine to be resumed")
@@ -112,8 +120,15 @@ class EngineActor:
                     self._turn.notify_all()
                 left -= found.keys()
             if left and time.monotonic() > until:
-                raise RunError(stage, f"engine {self.index}: {len(left)} of {len(names)} requests were not done within {timeout_s:g} s (timeouts.rollout_s)")
-        return found
+                raise RunError(stage, f"engine {self.index}: {len(left)} of {total} requests were not done in time (timeouts.rollout_s)")
+
+    def _forget(self, names: set[str]) -> None:
+        with self._turn:
+            self._adapter.abort([name for name in names if name not in self._ended])
+            for name in names:
+                self._running.pop(name, None)
+                self._ended.pop(name, None)
+            self._turn.notify_all()
 
     # ---- weight session -------------------------------------------------------------------------------------------------------------------------------
 

@@ -1,106 +1,170 @@
-"""Groups of prompts to engines, and answers back to samples: exactly `samples_per_prompt` unique ones a group, or what `rollout.incomplete_group` says."""
+"""Spreads the groups of a step over the engines and brings back exactly n unique samples a group, or says why not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from vime.config.tree import Config
-from vime.data import Prompt, Sample, decode_response, end_token_ids, group_samples
+from vime.data import Prompt, Sample, decode_response, end_token_ids
 from vime.errors import RunError
 from vime.rollout.types import GenRequest, GenResult, Sampling, request_seed
-from vime.weights.handles import Gather, Handle
+from vime.weights.handles import Handle
 
 STAGE = "rollout"
-Group = tuple[int, Prompt]
-Wanted = tuple[GenRequest, Prompt, int]  # request, its prompt, its index in the group
+Group = tuple[int, Prompt]  # consumption number of the prompt in the run, and the prompt
+Refill = Callable[[int], Sequence[Group]]
+
+
+@dataclass
+class Counts:
+    """What went wrong in one step."""
+
+    retries: int = 0  # groups that were asked for again
+    refilled: int = 0  # groups given up and replaced by another prompt's
+    dropped: int = 0  # groups given up and left out
+    reasons: list[str] = field(default_factory=list)
+
+    def metrics(self) -> dict[str, float]:
+        return {"rollout/group_retry_count": self.retries, "rollout/group_refill_count": self.refilled, "rollout/group_drop_count": self.dropped}
 
 
 class Router:
-    """Spreads whole groups over the engines in turn and puts the answers together by sample id, never by position."""
+    """Generation over all engines.
 
-    def __init__(self, engines: Sequence[Handle], config: Config, tokenizer: Any, *, gather: Gather | None = None):
+    A group stays whole on one engine (its prompt is computed once). A group that fails is asked for again, alone, on the next engine, at most `rollout.max_retries`
+    times; then `rollout.incomplete_group` decides: fail the run with the engine's message, drop the group whole, or refill it from `refill(n)`. Only the answers of
+    the call that is waited for are taken, so a late answer cannot arrive twice. An engine that died is not retried here: `WorkerDied` goes to the caller.
+    """
+
+    def __init__(self, engines: Sequence[Handle], config: Config, tokenizer: Any, *, event: Callable[..., None] | None = None):
         self.engines, self.config, self.tokenizer = list(engines), config, tokenizer
+        self.event = event or (lambda kind, **fields: None)
         self.end_ids = end_token_ids(config.model.path, tokenizer, config.rollout.stop_token_ids)
-        self._gather = gather or _ray_gather()
+        self.counts = Counts()
 
     def rejoin(self, index: int, engine: Handle) -> None:
-        """Engine `index` was replaced."""
+        """Engine `index` was restarted."""
         self.engines[index] = engine
 
-    def generate(self, step: int, groups: Sequence[Group]) -> list[Sample]:
-        """The step's training samples, in order of group and index. Raises `RunError` when a group cannot be filled and may not be dropped."""
+    def generate(self, step: int, groups: Sequence[Group], refill: Refill | None = None) -> list[Sample]:
+        """`samples_per_prompt` samples of each group, in order of group and index. Raises `RunError` when a group cannot be had and the policy is to fail."""
+        self.counts = Counts()
         rollout = self.config.rollout
-        sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, self.end_ids)
-        wanted = [item for group, prompt in groups for item in self._requests(step, group, prompt)]
-        samples = self._fill(wanted, sampling)
-        whole = group_samples(samples, rollout.samples_per_prompt)
-        return [sample for group, _ in groups if group in whole for sample in whole[group]]
+        sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop_token_ids), "train")
+        requests = {group: self._requests(step, group, prompt) for group, prompt in groups}
+        prompts = dict(groups)
+        done, failed = self._try_all(requests, sampling)
+        done |= self._settle(step, failed, sampling, refill, prompts)
+        return [self._sample(prompts[group], group, index, result) for group in sorted(done) for index, result in enumerate(done[group])]
 
     def evaluate(self, step: int, prompts: Sequence[Prompt]) -> list[Sample]:
-        """One answer to each prompt, at `eval.temperature` (0: greedy)."""
-        sampling = Sampling(self.config.eval.temperature, stop_token_ids=self.end_ids, purpose="eval")
-        limit = self.config.rollout.max_response_tokens
-        wanted = [
-            (GenRequest(f"eval{step}-{number}-0", prompt.ids, request_seed(self.config.seed, step, -1 - number, 0), limit, number), prompt, 0)
+        """One answer to each held-out prompt at `eval.temperature`, in the prompts' order. A failure fails the run: a score over part of the set is no score."""
+        sampling = Sampling(self.config.eval.temperature, 1.0, -1, tuple(self.config.rollout.stop_token_ids), "eval")
+        limit, seed = self.config.rollout.max_response_tokens, self.config.eval.seed
+        requests = {
+            number: [GenRequest(f"eval-{step}-{number}-0", prompt.ids, request_seed(seed, step, number, 0), limit, number)]
             for number, prompt in enumerate(prompts)
+        }
+        done, failed = self._try_all(requests, sampling)
+        if failed:
+            raise RunError("eval", next(iter(failed.values()))[1])
+        return [self._sample(prompts[number], number, 0, done[number][0]) for number in range(len(prompts))]
+
+    # ---- one step ---------------------------------------------------------------------------------------------------------------------------------------
+
+    def _requests(self, step: int, group: int, prompt: Prompt) -> list[GenRequest]:
+        rollout, seed = self.config.rollout, self.config.seed
+        return [
+            GenRequest(
+                f"{step}-{group}-{index}",
+                prompt.ids,
+                request_seed(seed, step, group, index) if rollout.deterministic else None,
+                rollout.max_response_tokens,
+                group,
+            )
+            for index in range(rollout.samples_per_prompt)
         ]
-        return self._samples(wanted, self._ask(wanted, sampling))
 
-    def _requests(self, step: int, group: int, prompt: Prompt) -> list[Wanted]:
-        rollout = self.config.rollout
+    def _try_all(self, requests: dict[int, list[GenRequest]], sampling: Sampling) -> tuple[dict[int, list[GenResult]], dict[int, tuple[list[GenRequest], str]]]:
+        """Every group once: (results by group, requests and message of the groups that failed)."""
+        shares = spread(list(requests), len(self.engines))
+        pending = [
+            (share, engine.call("generate", flatten(requests[group] for group in share), sampling))
+            for engine, share in zip(self.engines, shares, strict=True)
+            if share
+        ]
+        done: dict[int, list[GenResult]] = {}
+        failed: dict[int, tuple[list[GenRequest], str]] = {}
+        for share, call in pending:
+            results, problem = self._collect(call)
+            for group in share:
+                answers, lack = complete(requests[group], results, problem)
+                if answers is None:
+                    failed[group] = (requests[group], lack)
+                else:
+                    done[group] = answers
+        return done, failed
 
-        def seed(index: int) -> int | None:
-            return request_seed(self.config.seed, step, group, index) if rollout.deterministic else None
-
-        return [(GenRequest(f"{step}-{group}-{index}", prompt.ids, seed(index), rollout.max_response_tokens, group), prompt, index) for index in range(rollout.samples_per_prompt)]
-
-    def _fill(self, wanted: list[Wanted], sampling: Sampling) -> list[Sample]:
-        """Ask until no answer is missing, or until the policy for incomplete groups says otherwise."""
-        policy, tries = self.config.rollout.incomplete_group, self.config.rollout.max_retries
-        done: list[Sample] = []
-        while wanted:
-            answers = self._samples(wanted, self._ask(wanted, sampling))
-            cut = {sample.sample_id for sample in answers if sample.finish_reason == "abort"}
-            done += [sample for sample in answers if sample.sample_id not in cut]
-            wanted = [item for item in wanted if item[0].sample_id in cut]
-            if wanted and policy == "drop":
-                lost = {item[0].group_id for item in wanted}
-                done, wanted = [sample for sample in done if sample.group_id not in lost], []
-            elif wanted and (policy == "fail" or tries == 0):
-                tried = f" after {self.config.rollout.max_retries} retries" if policy == "refill" else ""
-                raise RunError(STAGE, f"{len(wanted)} answers were aborted{tried}, the first is {wanted[0][0].sample_id}: see rollout.incomplete_group and weights.in_flight")
-            tries -= 1
-        if not done:
-            raise RunError(STAGE, "every group was dropped (rollout.incomplete_group: drop): nothing is left to train on")
+    def _settle(
+        self, step: int, failed: dict[int, tuple[list[GenRequest], str]], sampling: Sampling, refill: Refill | None, prompts: dict[int, Prompt]
+    ) -> dict[int, list[GenResult]]:
+        """Retry failed groups one by one, then do with them what the policy says."""
+        done: dict[int, list[GenResult]] = {}
+        left = list(failed.items())
+        replacements = len(failed) * (1 + self.config.rollout.max_retries)  # refilling ends too
+        while left:
+            group, (requests, problem) = left.pop(0)
+            answers, problem = self._retry(group, requests, sampling, problem)
+            if answers is not None:
+                done[group] = answers
+                continue
+            self._give_up(group, problem)
+            if self.config.rollout.incomplete_group == "refill":
+                if refill is None or not replacements:
+                    raise RunError(STAGE, f"group {group} could not be filled and there is no other prompt to take: {problem}")
+                replacements -= 1
+                for other, prompt in refill(1):
+                    prompts[other] = prompt
+                    left.append((other, (self._requests(step, other, prompt), "not tried yet")))
         return done
 
-    def _ask(self, wanted: Sequence[Wanted], sampling: Sampling) -> dict[str, GenResult]:
-        shares: list[list[GenRequest]] = [[] for _ in self.engines]
-        order = {group: number for number, group in enumerate(dict.fromkeys(item[0].group_id for item in wanted))}
-        for request, _, _ in wanted:
-            shares[order[request.group_id] % len(self.engines)].append(request)
-        pending = [engine.call("generate", share, sampling) for engine, share in zip(self.engines, shares, strict=True) if share]
-        results: dict[str, GenResult] = {}
-        for part in self._gather(pending, self.config.timeouts.rollout_s, STAGE):
-            for result in part:
-                if result.sample_id in results:
-                    raise RunError(STAGE, f"sample {result.sample_id} arrived twice")
-                results[result.sample_id] = result
-        return results
+    def _retry(self, group: int, requests: list[GenRequest], sampling: Sampling, problem: str) -> tuple[list[GenResult] | None, str]:
+        for attempt in range(self.config.rollout.max_retries):
+            self.counts.retries += 1
+            self.event("retry", stage=STAGE, group=group, attempt=attempt + 1, text=problem)
+            engine = self.engines[(group + attempt + 1) % len(self.engines)]
+            results, trouble = self._collect(engine.call("generate", requests, sampling))
+            answers, problem = complete(requests, results, trouble)
+            if answers is not None:
+                return answers, ""
+        return None, problem
 
-    def _samples(self, wanted: Sequence[Wanted], results: dict[str, GenResult]) -> list[Sample]:
-        missing = [item[0].sample_id for item in wanted if item[0].sample_id not in results]
-        if missing:
-            raise RunError(STAGE, f"{len(missing)} answers did not come back, the first is sample {missing[0]}")
-        return [self._sample(request, prompt, index, results[request.sample_id]) for request, prompt, index in wanted]
+    def _give_up(self, group: int, problem: str) -> None:
+        policy = self.config.rollout.incomplete_group
+        if policy == "fail":
+            raise RunError(STAGE, f"group {group} failed {1 + self.config.rollout.max_retries} times (rollout.max_retries): {problem}")
+        self.counts.refilled += policy == "refill"
+        self.counts.dropped += policy == "drop"
+        self.counts.reasons.append(problem)
+        self.event("sample_dropped", stage=STAGE, group=group, policy=policy, text=problem)
 
-    def _sample(self, request: GenRequest, prompt: Prompt, index: int, result: GenResult) -> Sample:
+    def _collect(self, call: Any) -> tuple[list[GenResult], str]:
+        """The results of one engine call, or the message of what failed."""
+        try:
+            return call.result(self.config.timeouts.rollout_s, STAGE), ""
+        except RunError as error:
+            if type(error) is not RunError:  # WorkerDied: the engine needs a restart, not a retry
+                raise
+            return [], error.message
+
+    def _sample(self, prompt: Prompt, group: int, index: int, result: GenResult) -> Sample:
         sample = Sample(
-            sample_id=request.sample_id,
-            group_id=request.group_id,
+            sample_id=result.sample_id,
+            group_id=group,
             index=index,
             prompt=prompt,
             response_ids=result.response_ids,
@@ -114,7 +178,31 @@ class Router:
         return sample
 
 
-def _ray_gather() -> Gather:
-    from vime.loop.workers import gather
+def spread(groups: Sequence[int], engines: int) -> list[list[int]]:
+    """Consecutive groups to each engine, sizes at most one apart; the same split for the same numbers."""
+    base, extra = divmod(len(groups), engines)
+    sizes = [base + (index < extra) for index in range(engines)]
+    starts = [sum(sizes[:index]) for index in range(engines)]
+    return [list(groups[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
 
-    return gather
+
+def complete(requests: Sequence[GenRequest], results: Iterable[GenResult], problem: str) -> tuple[list[GenResult] | None, str]:
+    """A group's results in the order of its requests, or None and what is wrong: a missing, doubled or cut-short sample spoils the whole group."""
+    wanted = {request.sample_id for request in requests}
+    by_id: dict[str, GenResult] = {}
+    for result in results:
+        if result.sample_id in wanted:
+            if result.sample_id in by_id:
+                raise RunError(STAGE, f"sample {result.sample_id} arrived twice")
+            by_id[result.sample_id] = result
+    missing = sorted(wanted - by_id.keys())
+    if missing:
+        return None, problem or f"the engine returned no answer for sample {missing[0]}"
+    cut = [name for name, result in by_id.items() if result.finish_reason == "abort"]
+    if cut:
+        return None, f"sample {cut[0]} was aborted by a weight update"
+    return [by_id[request.sample_id] for request in requests], ""
+
+
+def flatten(groups: Iterable[list[GenRequest]]) -> list[GenRequest]:
+    return [request for group in groups for request in group]

@@ -27,7 +27,9 @@ class Sampling:
     def check(self) -> None:
         """Raises `UserError` for a temperature of 0 in training: greedy answers of one group are all alike and their advantage is 0."""
         if self.purpose == "train" and self.temperature <= 0:
-            raise UserError(f"rollout.temperature: {self.temperature:g} is refused for training rollouts (every answer of a group would be the same). Set it above 0; 1.0 is usual.")
+            raise UserError(
+                f"rollout.temperature: {self.temperature:g} is refused for training rollouts (every answer of a group would be the same). Set it above 0; 1.0 is usual."
+            )
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,12 @@ def region(buffer: torch.Tensor, offset: int, dtype: torch.dtype, shape: tuple[i
 
 
 def write(
-    message: Message, source: Callable[[Unit], torch.Tensor], out: torch.Tensor, dtype: torch.dtype, digest: Digest, base: Mapping[str, torch.Tensor] | None = None
+    message: Message,
+    source: Callable[[Unit], torch.Tensor],
+    out: torch.Tensor,
+    dtype: torch.dtype,
+    digest: Digest,
+    base: Mapping[str, torch.Tensor] | None = None,
 ) -> Packed:
     """Pack a message into the uint8 tensor `out`, casting to `dtype` on the way.
 

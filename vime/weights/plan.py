@@ -127,7 +127,9 @@ def pack(tensors: Iterable[Sequence[Unit]], itemsize: int, limit: int) -> list[B
                 size = 0
             result[-1].extend(run)
             size += bytes_of_run
-    return [Bucket(tuple(Message(owner, tuple(unit for unit in run if unit.owner == owner)) for owner in sorted({unit.owner for unit in run}))) for run in result]
+    return [
+        Bucket(tuple(Message(owner, tuple(unit for unit in run if unit.owner == owner)) for owner in sorted({unit.owner for unit in run}))) for run in result
+    ]
 
 
 def route(units: Iterable[Unit], needs: Sequence[Mapping[str, Box]]) -> list[list[list[Unit]]]:

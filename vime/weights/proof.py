@@ -19,7 +19,11 @@ from vime.weights.plan import STAGE
 from vime.weights.receiver import Received
 
 PROBES, PROBE_LENGTH = 4, 24
-BANDS = {"float32": (1e-4, 1e-3), "bfloat16": (0.06, 0.6), "float16": (0.02, 0.2)}  # (mean, largest) |Δ log p| of trainer and engine; measured in docs/weights.md
+BANDS = {
+    "float32": (1e-4, 1e-3),
+    "bfloat16": (0.06, 0.6),
+    "float16": (0.02, 0.2),
+}  # (mean, largest) |Δ log p| of trainer and engine; measured in docs/weights.md
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ def compare_received(connection: Connection, engine: int, rank: int, version: in
     expected = {unit.key for bucket in connection.incoming(connection.receivers.index((engine, rank))) for message in bucket.messages for unit in message.units}
     for key in sorted(expected):
         if report.digests.get(key) != sent.get(key) or key not in sent:
-            raise RunError(STAGE, f"{key}: {who} holds digest {report.digests.get(key, 'none')}, the trainer sent {sent.get(key, 'nothing')} (version {version})")
+            raise RunError(
+                STAGE, f"{key}: {who} holds digest {report.digests.get(key, 'none')}, the trainer sent {sent.get(key, 'nothing')} (version {version})"
+            )
 
 
 def prove_held(

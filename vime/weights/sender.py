@@ -90,7 +90,9 @@ class WeightSender:
         if base_version is None:
             return None
         if base_version not in self.snapshots:
-            raise RunError(STAGE, f"trainer rank {self.rank} has no copy of version {base_version} to make a delta against (has {sorted(self.snapshots) or 'none'})")
+            raise RunError(
+                STAGE, f"trainer rank {self.rank} has no copy of version {base_version} to make a delta against (has {sorted(self.snapshots) or 'none'})"
+            )
         self.snapshots = {base_version: self.snapshots[base_version]}  # older ones were replaced by it
         return self.snapshots[base_version]
 

@@ -79,7 +79,14 @@ class WeightSync:
     """
 
     def __init__(
-        self, trainers: Sequence[Handle], engines: Sequence[Handle], config: Config, platform: Platform, *, gather: Gather | None = None, directory: str | None = None
+        self,
+        trainers: Sequence[Handle],
+        engines: Sequence[Handle],
+        config: Config,
+        platform: Platform,
+        *,
+        gather: Gather | None = None,
+        directory: str | None = None,
     ):
         self.trainers, self.engines = list(trainers), list(engines)
         self.config, self.platform = config, platform

@@ -71,7 +71,9 @@ class Adapter:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, skip_clone=True)
+        params = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, skip_clone=True
+        )
         self._engine.add_request(request_id, {"prompt_token_ids": list(ids)}, params)
 
     def step(self) -> list[Output]:

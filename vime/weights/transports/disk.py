@@ -48,8 +48,11 @@ class Sender:
         self.part = 0
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / MARKER).unlink(missing_ok=True)  # of an earlier attempt: what follows must not look complete before it is
         except OSError as error:
-            raise UserError(f"weights.disk_path: cannot create {self.folder}: {error.strerror}. Give a directory that trainers and engines may write.") from error
+            raise UserError(
+                f"weights.disk_path: cannot create {self.folder}: {error.strerror}. Give a directory that trainers and engines may write."
+            ) from error
 
     def buffer(self, message: Message) -> torch.Tensor:
         return self.bytes
@@ -60,7 +63,11 @@ class Sender:
         target = self.folder / file_name(self.owner, self.part)
         temporary = target.with_suffix(".tmp")
         try:
-            save_file(named_tensors(message, self.bytes, self.dtype), temporary, metadata={"format": "pt", "message": self.bytes[: header_bytes(message)].numpy().tobytes().hex()})
+            save_file(
+                named_tensors(message, self.bytes, self.dtype),
+                temporary,
+                metadata={"format": "pt", "message": self.bytes[: header_bytes(message)].numpy().tobytes().hex()},
+            )
             flush(temporary)
         except OSError as error:
             temporary.unlink(missing_ok=True)
@@ -92,7 +99,9 @@ class Receiver:
         self.folder, self.parts = folder_of(self.connection.directory, version), dict.fromkeys(self.connection.owners, 0)
         found = wait_for_marker(self.folder / MARKER, self.connection.timeout_s)
         if found["version"] != version or found["base_version"] != base_version:
-            raise RunError(STAGE, f"{self.folder} holds version {found['version']} against base {found['base_version']}, not version {version} against {base_version}")
+            raise RunError(
+                STAGE, f"{self.folder} holds version {found['version']} against base {found['base_version']}, not version {version} against {base_version}"
+            )
 
     def get(self, message: Message) -> torch.Tensor:
         import torch
