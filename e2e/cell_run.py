@@ -10,10 +10,10 @@ from pathlib import Path
 from e2e.leases import DevicePool
 from e2e.live import Display
 from e2e.runner import TRAIN, RunRecord, plan_run, read_record, run
-from e2e.verdict import CellVerdict, JudgeCell, judge_cell, unjudged
+from e2e.verdict import CellVerdict, JudgeCell, Unfinished, judge_cell, unjudged
 from matrix.layout import devices_needed
 from matrix.loader import DeclaredCell, Matrix
-from matrix.outcome import Outcome
+from matrix.outcome import Outcome, most_severe
 
 LEASE_WAIT_S = 24 * 3600.0
 
@@ -53,7 +53,7 @@ def _judge_what_lies(matrix: Matrix, cell: DeclaredCell, options: Options, judge
     seeds = options.seeds or tuple(sorted(int(run.name.removeprefix("seed-")) for run in place.glob("seed-*") if run.name.removeprefix("seed-").isdigit()))
     seeds = tuple(seed for seed in seeds if (place / f"seed-{seed}").is_dir() and seed >= cell.recipe.value.seeds.candidates_from)
     if not seeds:
-        return unjudged(cell, options.root, Outcome.NOT_RUN, f"no run of this cell lies in {place}")
+        return unjudged(matrix, cell, options.root, Outcome.NOT_RUN, f"no run of this cell lies in {place}")
     return _verdict(matrix, cell, options, {seed: read_record(place / f"seed-{seed}") for seed in seeds}, judge)
 
 
@@ -68,7 +68,7 @@ def _make_and_judge(matrix: Matrix, cell: DeclaredCell, options: Options, displa
             if seed not in records:
                 records[seed] = _run_leased(matrix, cell, seed, options, display)
         if not options.judge:
-            return _runs_only(cell, options, records)
+            return _runs_only(cell, records)
         verdict = _verdict(matrix, cell, options, records, judge)
         if verdict.outcome is not Outcome.INCONCLUSIVE or not more:
             return verdict
@@ -87,16 +87,20 @@ def _run_leased(matrix: Matrix, cell: DeclaredCell, seed: int, options: Options,
 
 
 def _verdict(matrix: Matrix, cell: DeclaredCell, options: Options, records: dict[int, RunRecord | None], judge: JudgeCell) -> CellVerdict:
-    """A run that did not finish decides the cell; else the rule does."""
-    for seed, record in records.items():
-        if record is not None and record.outcome is not None:
-            return unjudged(cell, options.root, Outcome(record.outcome), f"seed {seed}: {record.reason}", tuple(records))
-    return judge(matrix, cell, options.root, tuple(records))
+    looks_done = max(0, len(records) - cell.recipe.value.seeds.initial)
+    return judge(matrix, cell, options.root, tuple(records), looks_done, _unfinished(records))
 
 
-def _runs_only(cell: DeclaredCell, options: Options, records: dict[int, RunRecord | None]) -> CellVerdict:
+def _unfinished(records: dict[int, RunRecord | None]) -> tuple[Unfinished, ...]:
+    """Runs that their record calls unfinished. A run without a record was made by hand: only its own files speak for it."""
+    return tuple(
+        Unfinished(seed, Outcome(record.outcome), record.reason, record.steps) for seed, record in records.items() if record is not None and record.outcome is not None
+    )
+
+
+def _runs_only(cell: DeclaredCell, records: dict[int, RunRecord | None]) -> CellVerdict:
     """With --no-judge: a fan-out's part, which fails when a run did not finish and says nothing of the rest."""
-    for seed, record in records.items():
-        if record is not None and record.outcome is not None:
-            return unjudged(cell, options.root, Outcome(record.outcome), f"seed {seed}: {record.reason}", tuple(records), write=False)
+    bad = _unfinished(records)
+    if bad:
+        return CellVerdict(str(cell), most_severe([run.outcome for run in bad]), tuple(f"seed {run.seed}: {run.reason}" for run in bad), tuple(records))
     return CellVerdict(str(cell), None, (f"{len(records)} runs finished, not judged",), tuple(records))

@@ -23,6 +23,7 @@ class Exit:
 
     code: int | None
     signal: str | None
+    by_itself: bool = True  # before anybody stopped it
     left_over: tuple[str, ...] = ()  # command lines of processes that the run left behind and the guard killed
 
     def __str__(self) -> str:
@@ -68,15 +69,15 @@ class GuardedProcess:
             end = self.wait(GRACE_S + HARD_S)
             if end is None:
                 self._guard.kill()  # its children get the parent-death signal
-                end = self.wait(HARD_S) or Exit(None, None)
+                end = self.wait(HARD_S) or Exit(None, None, by_itself=False)
             self._exit = end
         return self._exit
 
     def _ended(self, status: bytes) -> Exit:
         self._guard.wait(HARD_S)
         if not status:
-            return Exit(None, None)
+            return Exit(None, None, by_itself=False)
         told = json.loads(status)
         code = int(told["returncode"])
-        left_over = tuple(told["left_over"])
-        return Exit(code, None, left_over) if code >= 0 else Exit(None, signal.Signals(-code).name, left_over)
+        name = signal.Signals(-code).name if code < 0 else None
+        return Exit(code if code >= 0 else None, name, not told["stopped"], tuple(told["left_over"]))

@@ -167,7 +167,8 @@ def _follow(process: GuardedProcess, follower: Follower, limits: Limits, title: 
         display.update(title, progress, elapsed)
         reason = _over(limits, follower, elapsed)
         if reason is not None:
-            return process.stop(), reason
+            exit_ = process.stop()
+            return exit_, None if exit_.by_itself else reason  # it may have ended in the same moment
     follower.look()
     return exit_, None
 

@@ -58,4 +58,5 @@ class CellSession:
         for line in table(self.verdicts):
             terminalreporter.write_line(line)
         if self.selection.options.judge:
-            terminalreporter.write_line(write_report(self.selection.options.root, self.config.invocation_params.dir / self.config.getoption("--report")))
+            directory = self.config.invocation_params.dir / self.config.getoption("--report")
+            terminalreporter.write_line(write_report(self.selection.options.root, directory, self.selection.matrix.root))

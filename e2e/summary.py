@@ -31,8 +31,8 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths)), row[4]]).rstrip() for row in rows]
 
 
-def write_report(root: Path, directory: Path) -> str:
+def write_report(root: Path, directory: Path, matrix_root: Path | None = None) -> str:
     """Write the HTML page of a results root. Returns the line that says where it is."""
     from e2e.verdict import page
 
-    return f"report: {page(root, directory)}"
+    return f"report: {page(root, directory, matrix_root)}"

@@ -1,0 +1,3 @@
+from e2e.cli import main
+
+main()
