@@ -120,11 +120,11 @@ class TrainerActor:
             raise RunError(STAGE, f"{where}: {error}") from None
 
     def _update(self, batch: TrainBatch, samples: list[int], where: str) -> Update:
-        lengths = batch.lengths[samples].tolist()
-        plan = batches.plan(lengths, self.layout.dp_size, self.config.train.max_tokens_per_microbatch, lambda index: batch.name(samples[index]))
         tokens = np.add.reduceat(batch.loss_mask > 0, batch.offsets[:-1], dtype=np.int64)[samples]
         if not tokens.any():
             raise RunError(STAGE, f"{where}: every token of {len(samples)} samples is masked, there is nothing to train on")
+        limit = self.config.train.max_tokens_per_microbatch
+        plan = batches.plan(batch.lengths[samples].tolist(), self.layout.dp_size, limit, lambda index: batch.name(samples[index]))
         multiple = self.layout.tp_size if self.config.parallel.sequence_parallel else 1
         micros = [pack(batch, [samples[index] for index in micro], self.device, multiple) for micro in plan[self.layout.dp]]
         return Update(micros, Counts(tokens=int(tokens.sum()), sequences=int((tokens > 0).sum())))

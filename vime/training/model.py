@@ -242,6 +242,9 @@ def _optimizer(config: Config, ddp: Any) -> Any:
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     train = config.train
+    given = overrides(config, "optimizer")
+    if train.distributed_optimizer and given.get("optimizer", "adam") != "adam":
+        raise UserError(f"megatron.optimizer.optimizer {given['optimizer']!r} cannot be distributed in Megatron-Core: set train.distributed_optimizer: false")
     options = OptimizerConfig(
         **{
             "lr": train.lr,
@@ -253,7 +256,7 @@ def _optimizer(config: Config, ddp: Any) -> Any:
             "bf16": config.model.dtype == "bfloat16",
             "params_dtype": torch_dtype(config.model.dtype),
             "use_distributed_optimizer": train.distributed_optimizer,
-            **overrides(config, "optimizer"),
+            **given,
         }
     )
     return get_megatron_optimizer(options, [ddp], use_gloo_process_groups=False)
