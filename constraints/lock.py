@@ -12,9 +12,10 @@ ONLY_X86 = re.compile(r"^intel-")
 
 
 def main() -> None:
-    freeze = [sys.executable, "-m", "pip", "--disable-pip-version-check", "freeze", "--exclude-editable"]
+    freeze = [sys.executable, "-m", "pip", "--disable-pip-version-check", "freeze", "--all", "--exclude-editable"]
     frozen = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout.splitlines()
     head = [line for line in PINS.read_text().splitlines() if line.startswith("#")]
+    frozen = [pin for pin in frozen if not pin.startswith("pip==")]  # the one that installs the rest
     pins = [f'{pin} ; platform_machine == "x86_64"' if ONLY_X86.match(pin) else pin for pin in frozen]
     PINS.write_text("\n".join(head + pins) + "\n")
     print(f"{PINS.name}: {len(pins)} packages")

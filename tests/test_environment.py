@@ -19,7 +19,7 @@ from vime.machine import normal, packages
 ROOT = Path(__file__).resolve().parents[1]
 PINS = ROOT / "constraints" / "cpu.txt"
 MEND = "make env installs the pinned set; if the new one is meant and tested, `make lock` pins it"
-OURS = {"vime", "pip", "setuptools", "wheel"}
+OURS = {"vime", "pip"}
 
 
 def pins(path: Path = PINS) -> dict[str, str]:
