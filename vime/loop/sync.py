@@ -73,7 +73,7 @@ class SyncRun:
             metrics |= self.trainers.train(assemble(samples, self.config), step)
         with clock.stage("weight_sync"):
             self._push(step + 1)
-        metrics |= rollout_metrics(samples)
+        metrics |= rollout_metrics(samples) | self.router.counts.metrics()
         with clock.stage("checkpoint"):
             self._save(step)
         metrics |= clock.metrics(metrics["rollout/tokens"])
@@ -87,12 +87,12 @@ class SyncRun:
         workers = cluster.start()
         self.trainers = TrainerGroup(workers.trainers, self.config)
         self.weights = WeightSync(workers.trainers, workers.engines, self.config, self.platform, directory=str(self.run.path / "weights"))
-        self.router = Router(workers.engines, self.config, self.inputs.tokenizer)
+        self.router = Router(workers.engines, self.config, self.inputs.tokenizer, event=self.run.event)
         self.recovery = EngineRecovery(cluster, workers.engines, [self.weights.rejoin, self.router.rejoin], self.run, self.config.rollout.max_engine_restarts)
 
     def _rollout(self, step: int) -> list[Sample]:
         groups = self.inputs.source.take(self.config.rollout.prompts_per_step)
-        return self.recovery.guard(lambda: self.router.generate(step, groups), rejoin=lambda: self._push(step))
+        return self.recovery.guard(lambda: self.router.generate(step, groups, refill=self.inputs.source.take), rejoin=lambda: self._push(step))
 
     def _push(self, version: int) -> None:
         report = self.recovery.guard(lambda: self.weights.push(version))
