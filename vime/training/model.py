@@ -13,66 +13,13 @@ from typing import Any
 
 import torch
 
+from vime.config.owned import MEGATRON as OWNED
 from vime.config.tree import Config, TrainConfig
 from vime.errors import UserError
 from vime.models.base import Family, Layout, ModelShape, WeightTable, padded_vocab
 from vime.models.hf_io import load_hf, read_config
 from vime.models.random_init import random_init
 from vime.models.registry import family_for
-
-# Megatron fields that vime sets itself: block -> field -> why it cannot be overridden.
-_LAYOUT = "is parallel.*'s"
-_ARCHITECTURE = "comes from the model's config.json"
-_DTYPE = "follows model.dtype"
-_DROPOUT = "must stay 0: log-probs of the same weights have to be equal in every pass"
-OWNED: dict[str, dict[str, str]] = {
-    "model": {
-        **dict.fromkeys(
-            (
-                "tensor_model_parallel_size",
-                "pipeline_model_parallel_size",
-                "context_parallel_size",
-                "expert_model_parallel_size",
-                "expert_tensor_parallel_size",
-                "sequence_parallel",
-            ),
-            _LAYOUT,
-        ),
-        **dict.fromkeys(
-            ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "normalization", "qk_layernorm", "gated_linear_unit"),
-            _ARCHITECTURE,
-        ),
-        **dict.fromkeys(("params_dtype", "pipeline_dtype", "bf16", "fp16", "autocast_dtype", "enable_autocast"), _DTYPE),
-        **dict.fromkeys(("hidden_dropout", "attention_dropout"), _DROPOUT),
-        "virtual_pipeline_model_parallel_size": "is not supported: a pipeline stage holds one model chunk",
-        "calculate_per_token_loss": "is set: vime weighs every token itself, so gradients are summed, not averaged",
-        "variable_seq_lengths": "is set by the pipeline: packed micro-batches differ in length",
-        "perform_initialization": "is off: weights are always loaded, or drawn from model.random_init_seed",
-        "grad_scale_func": "is internal",
-        "finalize_model_grads_func": "is internal",
-    },
-    "optimizer": {
-        "lr": "is train.lr",
-        "min_lr": "is train.min_lr_fraction",
-        "weight_decay": "is train.weight_decay",
-        "adam_beta1": "is train.beta1",
-        "adam_beta2": "is train.beta2",
-        "adam_eps": "is train.eps",
-        "clip_grad": "is train.clip_grad",
-        "use_distributed_optimizer": "is train.distributed_optimizer",
-        "overlap_param_gather": "would leave the weights ungathered when they are sent to the engines, right after the step",
-        "overlap_param_gather_with_optimizer_step": "would leave the weights ungathered when they are sent to the engines, right after the step",
-        **dict.fromkeys(("bf16", "fp16", "params_dtype", "loss_scale"), _DTYPE),
-    },
-    "ddp": {
-        "use_distributed_optimizer": "is train.distributed_optimizer",
-        "average_in_collective": "is off: gradients are summed over data-parallel ranks, the loss carries the weights",
-        "overlap_param_gather": "would leave the weights ungathered when they are sent to the engines, right after the step",
-        "use_megatron_fsdp": "is not supported: weights are exported from ordinary parameters",
-        "use_custom_fsdp": "is not supported: weights are exported from ordinary parameters",
-    },
-}
-BLOCKS = ("model", "optimizer", "ddp")
 
 
 @dataclass
@@ -94,8 +41,8 @@ class Trained:
 def overrides(config: Config, block: str) -> dict[str, Any]:
     """`config.megatron[block]` with dtypes resolved. Raises UserError on a field vime owns, an unknown one (with the nearest name), or an unknown block."""
     for name in config.megatron:
-        if name not in BLOCKS:
-            raise UserError(f"megatron.{name}: there is no such block: use one of {', '.join(BLOCKS)}")
+        if name not in OWNED:
+            raise UserError(f"megatron.{name}: there is no such block: use one of {', '.join(OWNED)}")
     given = dict(config.megatron.get(block) or {})
     known = _fields(block)
     for key, value in given.items():
@@ -120,7 +67,7 @@ def _fields(block: str) -> dict[str, Any]:
 
 
 def torch_dtype(name: str, key: str = "model.dtype") -> torch.dtype:
-    """"bfloat16", "bf16", "torch.float32", … → torch's dtype. Raises UserError naming `key`."""
+    """ "bfloat16", "bf16", "torch.float32", … → torch's dtype. Raises UserError naming `key`."""
     full = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}.get(name, name.removeprefix("torch."))
     dtype = getattr(torch, full, None)
     if not isinstance(dtype, torch.dtype):
@@ -152,7 +99,15 @@ def transformer_config(config: Config, family: Family, hf_config: Mapping[str, A
     if not has_transformer_engine():
         # fused kernels belong to TransformerEngine, Apex or torch.compile
         common |= dict.fromkeys(
-            ("gradient_accumulation_fusion", "bias_activation_fusion", "bias_dropout_fusion", "masked_softmax_fusion", "apply_rope_fusion", "persist_layer_norm"), False
+            (
+                "gradient_accumulation_fusion",
+                "bias_activation_fusion",
+                "bias_dropout_fusion",
+                "masked_softmax_fusion",
+                "apply_rope_fusion",
+                "persist_layer_norm",
+            ),
+            False,
         )
     if config.train.recompute == "full":
         common |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -168,7 +123,12 @@ def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) 
     if parallel.expert > 1 or parallel.expert_tensor > 1:
         raise UserError(f"parallel.expert {parallel.expert} and expert_tensor {parallel.expert_tensor}: {family.name} has no experts: use 1")
     layers = int(hf_config["num_hidden_layers"])
-    uneven = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split")
+    uneven = (
+        "num_layers_in_first_pipeline_stage",
+        "num_layers_in_last_pipeline_stage",
+        "pipeline_model_parallel_layout",
+        "account_for_embedding_in_pipeline_split",
+    )
     if layers % parallel.pipeline and not any(given.get(key) for key in uneven):
         raise UserError(
             f"parallel.pipeline {parallel.pipeline} does not divide the model's {layers} layers: choose a divisor of {layers}, "
