@@ -102,7 +102,7 @@ class CpuPlatform:
 
         digest = xxhash.xxh3_128(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         if tensor.numel():
-            digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def synchronize(self) -> None:

@@ -31,13 +31,13 @@ def flat_heads(tensor: Any) -> Any:
 def forget_moe_prepack(model: Any) -> None:
     """Make MoE layers prepack again after a weight reload: vLLM skips the CPU prepack where a kernel already exists and then computes garbage in silence."""
     for module in model.modules():
-        method = getattr(module, "quant_method", None)
+        method: Any = getattr(module, "quant_method", None)
         if type(method).__name__ == "UnquantizedFusedMoEMethod":
             method.moe_kernel = None
 
 
 def repack_tied_heads(model: Any) -> None:
-    """Pack a tied output head again after a weight reload: it has no weights of its own to load, so vLLM leaves the packed copy of the old embedding in place."""
+    """Pack a tied output head again after a weight reload: it has no weights of its own to load, so vLLM keeps the packed copy of the old embedding."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)}

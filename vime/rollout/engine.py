@@ -32,9 +32,9 @@ UNSYNCED = -1
 class EngineActor:
     """A plain class; `loop` makes it a Ray actor.
 
-    States: `clean` (holds version v, may generate), `updating` (between begin and commit), `dirty` (weights undefined: refuses to generate or score until a full
-    sync commits). A fresh engine is dirty, so nothing is ever sampled from weights that no sync has proven. Methods may be called from several threads: generation
-    holds the engine for one scheduler step at a time.
+    States: `clean` (holds version v, may generate), `updating` (between begin and commit), `dirty` (weights undefined: refuses to generate or score until a
+    full sync commits). A fresh engine is dirty, so nothing is ever sampled from weights that no sync has proven. Methods may be called from several threads:
+    generation holds the engine for one scheduler step at a time.
     """
 
     def __init__(self) -> None:
@@ -71,9 +71,10 @@ class EngineActor:
         }
 
     def generate(self, requests: Sequence[GenRequest], sampling: Sampling) -> list[GenResult]:
-        """One answer for each request, in the order given. Raises `UserError` for temperature 0 in training, `RunError` when dirty or when a log-prob is missing.
+        """One answer for each request, in the order given.
 
-        An answer cut short by a weight update under the policy `abort` comes back with finish reason `abort`.
+        Raises `UserError` for temperature 0 in training, `RunError` when the engine is dirty or a log-prob is missing (naming the sample). An answer cut
+        short by a weight update under the policy `abort` comes back with finish reason `abort`.
         """
         sampling.check()
         sampling = replace(sampling, stop_token_ids=tuple(sorted({*sampling.stop_token_ids, *self._eos})))
@@ -112,13 +113,13 @@ class EngineActor:
     def _step_until(self, found: dict[str, tuple[Output, int]], left: set[str], total: int, until: float, stage: str, while_paused: bool) -> None:
         while left:
             with self._turn:
-                self._wait(lambda: while_paused or not self._paused or bool(left & self._ended.keys()), until, stage, "the engine to be resumed")
+                self._wait(lambda: while_paused or not self._paused or not left.isdisjoint(self._ended), until, stage, "the engine to be resumed")
                 if not left & self._ended.keys():
                     self._ended.update((output.request_id, output) for output in self._adapter.step())
                 for name in left & self._ended.keys():
                     found[name] = (self._ended.pop(name), self._running.pop(name))
                     self._turn.notify_all()
-                left -= found.keys()
+                left.difference_update(found)
             if left and time.monotonic() > until:
                 raise RunError(stage, f"engine {self.index}: {len(left)} of {total} requests were not done in time (timeouts.rollout_s)")
 

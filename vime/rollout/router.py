@@ -16,6 +16,7 @@ from vime.weights.handles import Handle
 
 STAGE = "rollout"
 Group = tuple[int, Prompt]  # consumption number of the prompt in the run, and the prompt
+Failed = dict[int, tuple[list[GenRequest], str]]  # group → its requests and what went wrong
 Refill = Callable[[int], Sequence[Group]]
 
 
@@ -35,9 +36,10 @@ class Counts:
 class Router:
     """Generation over all engines.
 
-    A group stays whole on one engine (its prompt is computed once). A group that fails is asked for again, alone, on the next engine, at most `rollout.max_retries`
-    times; then `rollout.incomplete_group` decides: fail the run with the engine's message, drop the group whole, or refill it from `refill(n)`. Only the answers of
-    the call that is waited for are taken, so a late answer cannot arrive twice. An engine that died is not retried here: `WorkerDied` goes to the caller.
+    A group stays whole on one engine (its prompt is computed once). A group that fails is asked for again, alone, on the next engine, at most
+    `rollout.max_retries` times; then `rollout.incomplete_group` decides: fail the run with the engine's message, drop the group whole, or refill it from
+    `refill(n)`. Only the answers of the call that is waited for are taken, so a late answer cannot arrive twice. An engine that died is not retried here:
+    `WorkerDied` goes to the caller.
     """
 
     def __init__(self, engines: Sequence[Handle], config: Config, tokenizer: Any, *, event: Callable[..., None] | None = None):
@@ -54,7 +56,7 @@ class Router:
         """`samples_per_prompt` samples of each group, in order of group and index. Raises `RunError` when a group cannot be had and the policy is to fail."""
         self.counts = Counts()
         rollout = self.config.rollout
-        sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop_token_ids), "train")
+        sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, self.end_ids, "train")
         requests = {group: self._requests(step, group, prompt) for group, prompt in groups}
         prompts = dict(groups)
         done, failed = self._try_all(requests, sampling)
@@ -62,12 +64,11 @@ class Router:
         return [self._sample(prompts[group], group, index, result) for group in sorted(done) for index, result in enumerate(done[group])]
 
     def evaluate(self, step: int, prompts: Sequence[Prompt]) -> list[Sample]:
-        """One answer to each held-out prompt at `eval.temperature`, in the prompts' order. A failure fails the run: a score over part of the set is no score."""
-        sampling = Sampling(self.config.eval.temperature, 1.0, -1, tuple(self.config.rollout.stop_token_ids), "eval")
+        """One answer to each held-out prompt at `eval.temperature`, in order. A failure fails the run: a score over part of the set is no score."""
+        sampling = Sampling(self.config.eval.temperature, 1.0, -1, self.end_ids, "eval")
         limit, seed = self.config.rollout.max_response_tokens, self.config.eval.seed
         requests = {
-            number: [GenRequest(f"eval-{step}-{number}-0", prompt.ids, request_seed(seed, step, number, 0), limit, number)]
-            for number, prompt in enumerate(prompts)
+            number: [GenRequest(f"eval-{step}-{number}-0", prompt.ids, request_seed(seed, step, number, 0), limit)] for number, prompt in enumerate(prompts)
         }
         done, failed = self._try_all(requests, sampling)
         if failed:
@@ -77,28 +78,18 @@ class Router:
     # ---- one step ---------------------------------------------------------------------------------------------------------------------------------------
 
     def _requests(self, step: int, group: int, prompt: Prompt) -> list[GenRequest]:
-        rollout, seed = self.config.rollout, self.config.seed
-        return [
-            GenRequest(
-                f"{step}-{group}-{index}",
-                prompt.ids,
-                request_seed(seed, step, group, index) if rollout.deterministic else None,
-                rollout.max_response_tokens,
-                group,
-            )
-            for index in range(rollout.samples_per_prompt)
-        ]
+        rollout = self.config.rollout
+        indices = range(rollout.samples_per_prompt)
+        seeds = [request_seed(self.config.seed, step, group, index) if rollout.deterministic else None for index in indices]
+        return [GenRequest(f"{step}-{group}-{index}", prompt.ids, seeds[index], rollout.max_response_tokens) for index in indices]
 
-    def _try_all(self, requests: dict[int, list[GenRequest]], sampling: Sampling) -> tuple[dict[int, list[GenResult]], dict[int, tuple[list[GenRequest], str]]]:
+    def _try_all(self, requests: dict[int, list[GenRequest]], sampling: Sampling) -> tuple[dict[int, list[GenResult]], Failed]:
         """Every group once: (results by group, requests and message of the groups that failed)."""
         shares = spread(list(requests), len(self.engines))
-        pending = [
-            (share, engine.call("generate", flatten(requests[group] for group in share), sampling))
-            for engine, share in zip(self.engines, shares, strict=True)
-            if share
-        ]
+        busy = [(engine, share) for engine, share in zip(self.engines, shares, strict=True) if share]
+        pending = [(share, engine.call("generate", flatten(requests[group] for group in share), sampling)) for engine, share in busy]
         done: dict[int, list[GenResult]] = {}
-        failed: dict[int, tuple[list[GenRequest], str]] = {}
+        failed: Failed = {}
         for share, call in pending:
             results, problem = self._collect(call)
             for group in share:
@@ -109,9 +100,7 @@ class Router:
                     done[group] = answers
         return done, failed
 
-    def _settle(
-        self, step: int, failed: dict[int, tuple[list[GenRequest], str]], sampling: Sampling, refill: Refill | None, prompts: dict[int, Prompt]
-    ) -> dict[int, list[GenResult]]:
+    def _settle(self, step: int, failed: Failed, sampling: Sampling, refill: Refill | None, prompts: dict[int, Prompt]) -> dict[int, list[GenResult]]:
         """Retry failed groups one by one, then do with them what the policy says."""
         done: dict[int, list[GenResult]] = {}
         left = list(failed.items())

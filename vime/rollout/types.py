@@ -16,7 +16,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How every request of one call is sampled. `top_k` -1 and `top_p` 1 are off; the model's own end-of-sequence ids stop a request besides `stop_token_ids`."""
+    """How every request of one call is sampled. `top_k` −1 and `top_p` 1 are off; the model's end-of-sequence ids end a request besides `stop_token_ids`."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -27,28 +27,27 @@ class Sampling:
     def check(self) -> None:
         """Raises `UserError` for a temperature of 0 in training: greedy answers of one group are all alike and their advantage is 0."""
         if self.purpose == "train" and self.temperature <= 0:
-            raise UserError(
-                f"rollout.temperature: {self.temperature:g} is refused for training rollouts (every answer of a group would be the same). Set it above 0; 1.0 is usual."
-            )
+            why = "every answer of a group would be the same"
+            raise UserError(f"rollout.temperature: {self.temperature:g} is refused for training rollouts ({why}). Set it above 0; 1.0 is usual.")
 
 
 @dataclass(frozen=True)
 class GenRequest:
-    """One answer to generate. `sample_id` is unique in the run; requests of one group share `group_id`."""
+    """One answer to generate; `sample_id` is unique in the run. `seed` None: not repeatable."""
 
     sample_id: str
     prompt_ids: list[int]
     seed: int | None
     max_tokens: int
-    group_id: int = 0
 
 
 @dataclass(frozen=True)
 class GenResult:
     """One generated answer.
 
-    `logprobs` float32[R], aligned to `response_ids` [R]: log-probability of each id under the distribution it was sampled from (after temperature, top-k and top-p).
-    `finish_reason`: `stop` (an end or stop id, also exactly at the limit), `length`, or `abort`. `weight_version`: the oldest weights any of its ids came from.
+    `logprobs` float32[R], aligned to `response_ids` [R]: log-probability of each id under the distribution it was sampled from (after temperature, top-k
+    and top-p). `finish_reason`: `stop` (an end or stop id, also exactly at the limit), `length`, or `abort`. `weight_version`: the oldest weights any of its
+    ids came from.
     """
 
     sample_id: str

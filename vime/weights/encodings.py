@@ -1,7 +1,7 @@
 """How a unit's bytes are written and read: whole (`full`), or only what changed since a version both sides hold (`delta`).
 
-A message is `header | payload`. The header has 24 bytes a unit: int64 count (−1: the whole unit follows; k ≥ 0: k changed elements follow) and the 16-byte digest
-of the unit as the engine must hold it. A changed element is compared bit by bit in the engine's dtype, so applying a delta gives the very same bits.
+A message is `header | payload`. The header has 24 bytes a unit: int64 count (−1: the whole unit follows; k ≥ 0: k changed elements follow) and the 16-byte
+digest of the unit as the engine must hold it. Elements are compared bit by bit in the engine's dtype, so applying a delta gives the very same bits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 Digest = Callable[["torch.Tensor"], str]
+Source = Callable[[Unit], "torch.Tensor"]
 HEADER_BYTES = 24
 WHOLE = -1
 
@@ -57,7 +58,7 @@ def region(buffer: torch.Tensor, offset: int, dtype: torch.dtype, shape: tuple[i
 
 def write(
     message: Message,
-    source: Callable[[Unit], torch.Tensor],
+    source: Source,
     out: torch.Tensor,
     dtype: torch.dtype,
     digest: Digest,
@@ -65,7 +66,7 @@ def write(
 ) -> Packed:
     """Pack a message into the uint8 tensor `out`, casting to `dtype` on the way.
 
-    `source(unit)` is the owner's tensor of that unit, any dtype. With `base` (unit key → the unit in `dtype` as the receivers hold it) only changes are written.
+    `source(unit)` is the owner's tensor of that unit, any dtype. With `base` (unit key → the unit in `dtype` as receivers hold it) only changes are written.
     """
     import torch
 
@@ -115,7 +116,8 @@ def read(
 ) -> list[tuple[Unit, torch.Tensor, str]]:
     """The units of a message with their digests, each checked against the sender's before anything else is done with it.
 
-    A whole unit is a view into `buffer`; a changed one is a copy of `base[unit.key]` with the changes applied. Raises `RunError` naming the tensor whose digest differs.
+    A whole unit is a view into `buffer`; a changed one is a copy of `base[unit.key]` with the changes applied. Raises `RunError` naming the tensor whose
+    digest differs.
     """
     counts, expected = read_header(message, buffer)
     offset = header_bytes(message)

@@ -1,4 +1,4 @@
-"""What the session needs of a remote worker. `vime.loop.workers.Worker` is one (a Ray actor); `LocalWorker` runs an object of this process, for tests and tools."""
+"""What the session needs of a remote worker: `vime.loop.workers.Worker` is one (a Ray actor), `LocalWorker` an object of this process (tests, tools)."""
 
 from __future__ import annotations
 

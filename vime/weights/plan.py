@@ -135,7 +135,8 @@ def pack(tensors: Iterable[Sequence[Unit]], itemsize: int, limit: int) -> list[B
 def route(units: Iterable[Unit], needs: Sequence[Mapping[str, Box]]) -> list[list[list[Unit]]]:
     """Peer-to-peer: for each receiver, the units it needs by tensor, each cut to what it needs of it.
 
-    `needs[i]` maps a tensor's name to the box that receiver i holds of it; a name that is missing is not needed there. Raises `RunError` for a name nobody exports.
+    `needs[i]` maps a tensor's name to the box that receiver i holds of it; a name that is missing is not needed there. Raises `RunError` for a name that
+    nobody exports.
     """
     by_name = check_coverage(units)
     for index, need in enumerate(needs):

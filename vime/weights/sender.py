@@ -30,7 +30,7 @@ class Sent:
 class WeightSender:
     """Sends the shards this rank owns; nothing is gathered.
 
-    `shards()` yields this rank's shards (`hf_name`, `global_shape`, `slice`, `owner_rank`, `tensor`); those whose owner is another rank are replicas and are skipped.
+    `shards()` yields this rank's shards (`weights/exporter.py`); those whose owner is another rank are replicas and are skipped.
     """
 
     def __init__(self, platform: Platform, rank: int, shards: Callable[[], Iterable[Any]]):
@@ -90,9 +90,8 @@ class WeightSender:
         if base_version is None:
             return None
         if base_version not in self.snapshots:
-            raise RunError(
-                STAGE, f"trainer rank {self.rank} has no copy of version {base_version} to make a delta against (has {sorted(self.snapshots) or 'none'})"
-            )
+            have = ", ".join(map(str, sorted(self.snapshots))) or "none"
+            raise RunError(STAGE, f"trainer rank {self.rank} has no copy of version {base_version} to make a delta against (it has {have})")
         self.snapshots = {base_version: self.snapshots[base_version]}  # older ones were replaced by it
         return self.snapshots[base_version]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,8 +75,9 @@ class _Watch:
 class WeightSync:
     """Pushes the trainers' weights into the engines. Every engine commits the same version, or none of them resumes.
 
-    `trainers` and `engines` are handles in rank and engine order (`weights/handles.py`). `gather` waits for several calls at once and reports the first failure;
-    it defaults to the loop's, for Ray actors. A failed push leaves every engine dirty and raises `RunError`; the next push reconnects and sends everything.
+    `trainers` and `engines` are handles in rank and engine order (`weights/handles.py`). `gather` waits for several calls at once and reports the first
+    failure; it defaults to the loop's, for Ray actors. A failed push leaves every engine dirty and raises `RunError`; the next push reconnects and sends
+    everything.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class WeightSync:
         """Every engine becomes dirty and everybody leaves the connection; a worker that is gone cannot answer and need not."""
         self.version = None
         for engine in self.engines:
-            _quietly(lambda engine=engine: engine.call("abort", version).result(self.config.weights.timeout_s, STAGE))
+            self._quietly(engine, "abort", version)
         self._disconnect()
 
     # ---- connection -------------------------------------------------------------------------------------------------------------------------------------
@@ -186,8 +188,15 @@ class WeightSync:
 
     def _disconnect(self) -> None:
         self._connection, self.version = None, None
-        for worker, method in [*((trainer, "weights_close") for trainer in self.trainers), *((engine, "disconnect") for engine in self.engines)]:
-            _quietly(lambda worker=worker, method=method: worker.call(method).result(self.config.weights.timeout_s, STAGE))
+        for trainer in self.trainers:
+            self._quietly(trainer, "weights_close")
+        for engine in self.engines:
+            self._quietly(engine, "disconnect")
+
+    def _quietly(self, worker: Handle, method: str, *args: Any) -> None:
+        """Clean-up after a failure: what it raises would hide the failure itself."""
+        with contextlib.suppress(Exception):
+            worker.call(method, *args).result(self.config.weights.timeout_s, STAGE)
 
     def _trainers(self, method: str, *args: Any) -> list[Any]:
         return self._wait([trainer.call(method, *args) for trainer in self.trainers])
@@ -229,14 +238,6 @@ def make_connection(
         directory=directory,
         host="127.0.0.1" if config.placement.nodes == 1 else "",
     )
-
-
-def _quietly(call: Callable[[], Any]) -> None:
-    """Clean-up after a failure: what it raises would hide the failure itself."""
-    try:
-        call()
-    except Exception:
-        return
 
 
 def _ray_gather() -> Gather:

@@ -17,9 +17,8 @@ def adapter_for(version: str) -> VllmAdapter:
     """The adapter of a vLLM version (`0.32.0`, `0.23.0.post1+cpu`). Raises `UserError` naming the supported generations."""
     generation = ".".join(version.split(".")[:2])
     if generation not in GENERATIONS:
-        raise UserError(
-            f"vllm {version}: vime has adapters for {', '.join(f'{known}.x' for known in GENERATIONS)}. Install one of these (see the extras in pyproject.toml)."
-        )
+        known = ", ".join(f"{name}.x" for name in GENERATIONS)
+        raise UserError(f"vllm {version}: vime has adapters for {known}. Install one of these (see the extras in pyproject.toml).")
     return importlib.import_module(GENERATIONS[generation]).Adapter()
 
 

@@ -33,7 +33,7 @@ def platform() -> Platform:
 class LayerwiseLoader:
     """Loads into a model that is in vLLM's layer-wise reload. vLLM buffers the tensors of a layer until the layer is complete."""
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: Any):
         self.model = model
 
     def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -127,7 +127,7 @@ class WeightWorkerExtension:
         return None
 
     def vime_held(self) -> dict[str, str]:
-        """Digests of the received tensors that this worker holds under the same name, shape and layout; the others (fused, packed, split) cannot be read back."""
+        """Digests of the received tensors that this worker holds under the same name and shape; the others (fused, packed, split) cannot be read back."""
         tensors = dict(self.model_runner.model.named_parameters())
         digest = platform().tensor_digest
         shapes = self.weight_transfer_engine.receiver.shapes()

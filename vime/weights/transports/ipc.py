@@ -1,7 +1,8 @@
 """Shared memory on one host: each owner has an anonymous memory file with two slots that receivers map.
 
-The memory belongs to no directory: the kernel frees it when the last process that maps it ends, however it ends, and it is not bounded by the size of /dev/shm.
-A Unix socket in the abstract namespace carries the file's descriptor, a token for every filled slot, and one back for every slot that is free again; a dead peer closes it.
+The memory belongs to no directory: the kernel frees it when the last process that maps it ends, however it ends, and it is not bounded by the size of
+/dev/shm. A Unix socket in the abstract namespace carries the file's descriptor, a token for every filled slot, and one back for every slot that is free
+again; a dead peer closes it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import struct
 import time
 import uuid
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import RunError
@@ -195,5 +197,4 @@ def deadline(what: str) -> Any:
 
 def boot_id() -> str:
     """Identifies the running kernel and network namespace: equal exactly where abstract sockets reach each other."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{Path('/proc/self/ns/net').stat().st_ino}"
