@@ -1,0 +1,138 @@
+"""Baselines: whole runs of the reference for one science hash, kept slimmed in matrix/baselines/<short hash>/ with their provenance.
+
+baseline.json      provenance (see `Provenance`)
+seed-<n>/          manifest.json and metrics.jsonl of one run, as the vime reader reads them
+replaced/<time>/   old curves, and the review page, of a baseline that was replaced
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from reports.errors import ReportError, UnreadableRun
+from reports.model import Run
+from reports.readers import read_or_note, read_run
+
+FILE = "baseline.json"
+SCHEMA_VERSION = 1
+
+
+class Entry(BaseModel):
+    """One run. `sha` is of the run as recorded; `slim_sha` of what is kept, so that an edited file is noticed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    seed: int
+    path: str
+    sha: str
+    slim_sha: str
+    source: str
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class Replaced(BaseModel):
+    """Why and by whose approval this baseline took another's place, and the hashes of the runs it replaced."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str
+    approver: str
+    date: str
+    previous: list[str]
+
+
+class Provenance(BaseModel):
+    """What baseline.json says."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    science_hash: str | None
+    recipe: str | None
+    cell: str | None
+    reward: dict[str, Any] | None = None
+    metric: str
+    planned_steps: int
+    command: str
+    date: str
+    commits: list[str]
+    dirty: bool
+    machine: dict[str, Any]
+    devices: Any = None
+    versions: dict[str, str]
+    notes: list[str] = []
+    runs: list[Entry]
+    replaced: Replaced | None = None
+
+
+def load_baseline(source: Sequence[Path | Run] | Path | Run | None, format: str | None = None) -> tuple[list[Run], str]:
+    """(runs, path of the baseline folder or ""). `source`: runs, run paths and baseline folders, mixed; None: no baseline.
+
+    A baseline folder that is not there is no baseline; a run that is not there is an error. Raises ReportError for a folder whose files do not match their hashes.
+    """
+    items = [] if source is None else [source] if isinstance(source, Path | Run) else list(source)
+    runs: list[Run] = []
+    folder = ""
+    for item in items:
+        if isinstance(item, Run):
+            runs.append(item)
+        elif (item / FILE).is_file():
+            runs += read_folder(item)
+            folder = str(item)
+        elif item.exists():
+            runs.append(read_or_note(item, format))
+        elif item.parent.name != "baselines":
+            raise ReportError(f"--baseline {item}: no such run or baseline folder")
+    return runs, folder
+
+
+def read_provenance(folder: Path) -> Provenance:
+    """Raises ReportError for a folder without a baseline or with one of another schema."""
+    file = folder / FILE
+    if not file.is_file():
+        raise ReportError(f"{folder}: holds no {FILE}")
+    try:
+        found = Provenance.model_validate_json(file.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ReportError(f"{file}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+    if found.schema_version != SCHEMA_VERSION:
+        raise ReportError(f"{file}: baseline of schema {found.schema_version}, this version reads {SCHEMA_VERSION}")
+    return found
+
+
+def read_folder(folder: Path) -> list[Run]:
+    """The runs of a baseline folder, in order of their seeds, each held to the hash it was recorded with."""
+    runs = []
+    for entry in sorted(read_provenance(folder).runs, key=lambda entry: entry.seed):
+        try:
+            run = read_run(folder / entry.path)
+        except UnreadableRun as error:
+            raise ReportError(f"{error}: the baseline is damaged: restore it from git") from None
+        if slim_sha(run) != entry.slim_sha:
+            raise ReportError(f"{folder / entry.path}: its curves do not match the hash in {FILE}: a baseline is changed only by `python -m reports baseline record`")
+        runs.append(run)
+    return runs
+
+
+def slim_sha(run: Run) -> str:
+    """Hash of the curves as they lie in the folder (a slimmed run's `sha` is that of the whole run it came from)."""
+    return Run(run.path, run.format, run.steps, run.curves).sha
+
+
+def read_machine(run: Run) -> dict[str, Any]:
+    host = run.manifest.get("host")
+    return dict(host) if isinstance(host, dict) else {"hostname": host} if host else {}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,113 @@
+"""Are these files what they claim to be, whole, and comparable? Every condition is written as "good if": what is absent is not good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from matrix.outcome import Outcome
+from reports.checks.context import Case, span
+from reports.metrics import MUST_BE_FINITE, REWARD
+from reports.model import NoteKind, Run
+from reports.verdict import Check
+
+FIRST_CANDIDATE_SEED = 100
+
+
+def check(case: Case) -> list[Check]:
+    """Integrity of every run, candidates first. A baseline that is broken is INVALID whatever broke it: nothing can be compared with it."""
+    from reports.checks import copies, labels
+
+    found = [item for run in case.candidates for item in _of_run(run, case, Outcome.FAIL, Outcome.INCOMPLETE)]
+    found += [item for run in case.baseline for item in _of_run(run, case, Outcome.INVALID, Outcome.INVALID, "baseline ")]
+    return found + list(labels.check(case)) + list(copies.check(case))
+
+
+def _of_run(run: Run, case: Case, broken: Outcome, short: Outcome, side: str = "") -> Iterator[Check]:
+    who = side + run.name
+    unreadable = run.notes_of(NoteKind.UNREADABLE)
+    if unreadable:
+        yield _check("readable", who, False, Outcome.INVALID, f"{who}: {unreadable[0].text}")
+        return
+    yield _check("readable", who, True, Outcome.INVALID, f"{who}: {len(run.steps)} steps read")
+    yield _has_metric(run, case, who)
+    yield _finite(run, case, who, broken)
+    yield _complete(run, case, who, short)
+
+
+def _has_metric(run: Run, case: Case, who: str) -> Check:
+    metric = case.rule.metric
+    text_values = [note for note in run.notes_of(NoteKind.TEXT_VALUE) if note.metric == metric]
+    if text_values:
+        return _check("metric", who, False, Outcome.INVALID, f"{who}: {text_values[0].text}")
+    have = case.curve(run).steps
+    if not len(have):
+        near = ", ".join(sorted(run.curves)[:8])
+        return _check("metric", who, False, Outcome.INVALID, f"{who}: {metric} is not recorded (recorded: {near})", "missing")
+    missing = np.setdiff1d(np.intersect1d(run.steps, _expected_metric_steps(run, case)), have)
+    if len(missing):
+        return _check("metric", who, False, Outcome.INVALID, f"{who}: {metric} is missing at step {span(missing.tolist())}", "missing")
+    return _check("metric", who, True, Outcome.INVALID, f"{who}: {metric} at {len(have)} steps")
+
+
+def _expected_metric_steps(run: Run, case: Case) -> np.ndarray:
+    """A metric that the baseline records sparsely (an evaluation) is expected at the baseline's steps, any other at every step."""
+    recorded = [case.curve(other).steps for other in case.baseline if other is not run and len(case.curve(other).steps)]
+    return recorded[0] if recorded else run.steps
+
+
+def _finite(run: Run, case: Case, who: str, broken: Outcome) -> Check:
+    for metric in dict.fromkeys((case.rule.metric, *MUST_BE_FINITE)):
+        curve = run.curves.get(metric)
+        bad = curve.first_bad_step if curve is not None else None
+        if curve is not None and bad is not None:
+            value = float(curve.at(np.array([bad]))[0])
+            return _check("finite", who, False, broken, f"{who}: {metric} is {value} at step {bad}, the first of {int((~np.isfinite(curve.values)).sum())}")
+    return _check("finite", who, True, broken, f"{who}: finite")
+
+
+def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
+    planned, done = case.rule.planned_steps, run.steps
+    start = int(done[0]) if done[0] <= 1 else 0
+    stride = int(np.diff(done).min()) if len(done) > 1 else 1
+    expected = np.arange(start, start + planned, stride)
+    missing = np.setdiff1d(expected, done)
+    if not len(missing) and done[-1] < start + planned:
+        return _check("complete", who, True, short, f"{who}: {planned}/{planned} steps", value=float(planned), limit=float(planned))
+    if done[-1] >= start + planned:
+        return _check("complete", who, False, Outcome.INVALID, f"{who}: went on to step {done[-1]}, {planned} steps are planned", value=float(len(done)), limit=float(planned))
+    stopped = _early_stop(run)
+    if case.rule.early_stop and stopped and not len(np.setdiff1d(expected[expected <= done[-1]], done)):
+        return _check("complete", who, True, short, f"{who}: stopped early at step {done[-1]} ({stopped}), as the recipe allows")
+    infra = run.runner.get("infra_class")
+    reached = len(expected) - len(missing)
+    text = f"{who}: {reached}/{len(expected)} steps; missing: step {span(missing.tolist())}{_why_ended(run)}"
+    if infra:
+        return _check("complete", who, False, Outcome.INFRA if short is Outcome.INCOMPLETE else short, f"{text}; lost to infrastructure: {infra}", value=reached, limit=len(expected))
+    return _check("complete", who, False, short, text, value=reached, limit=len(expected))
+
+
+def _early_stop(run: Run) -> str:
+    reasons = [str(event.get("reason", "")) for event in run.events if event.get("event") == "early_stop"]
+    return reasons[-1] if reasons else ""
+
+
+def _why_ended(run: Run) -> str:
+    errors = [event for event in run.events if event.get("event") == "error"]
+    return f"; its last error, in {errors[-1].get('stage', '?')}: {str(errors[-1].get('text', '')).splitlines()[0][:200]}" if errors and errors[-1].get("text") else ""
+
+
+def _check(name: str, run: str, good: bool, outcome: Outcome, text: str, state: str = "bad", value: float | None = None, limit: float | None = None) -> Check:
+    return Check(stage="integrity", name=name, run=run, state="good" if good else state, outcome=outcome, text=text, value=value, limit=limit)  # type: ignore[arg-type]
+
+
+def reward_values_in_range(run: Run, low: float, high: float, who: str) -> Check:
+    """Rewards outside the declared range mean another scale or definition: not comparable."""
+    curve = run.curves.get(REWARD)
+    if curve is None or not len(curve.values):
+        return _check("reward range", who, False, Outcome.INVALID, f"{who}: {REWARD} is not recorded, its range cannot be checked", "missing")
+    finite = curve.values[np.isfinite(curve.values)]
+    good = bool(((finite >= low) & (finite <= high)).all())
+    where = "" if good else f"; it holds {finite.min():.6g} to {finite.max():.6g}: another scale or definition"
+    return _check("reward range", who, good, Outcome.INVALID, f"{who}: reward declared within [{low:g}, {high:g}]{where}")

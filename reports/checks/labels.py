@@ -1,0 +1,102 @@
+"""Do the runs belong to what they are compared with: science hash, reward, seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from matrix.outcome import Outcome
+from reports.checks.context import Case
+from reports.checks.integrity import FIRST_CANDIDATE_SEED, reward_values_in_range
+from reports.model import Run
+from reports.verdict import Check
+
+
+def check(case: Case) -> Iterator[Check]:
+    yield from _science(case)
+    yield from _reward(case)
+    yield from _seeds(case)
+
+
+def _science(case: Case) -> Iterator[Check]:
+    for run in case.candidates:
+        claim = case.declared.science_hash or run.labels.get("declared_science_hash")
+        if claim is not None:
+            yield _same_hash(run, str(claim), "the declared recipe has", Outcome.INVALID)
+    for run in case.baseline:
+        if case.declared.science_hash is not None:
+            yield _same_hash(run, case.declared.science_hash, "the recipe changed since this baseline: it now has", Outcome.NO_BASELINE, "baseline ")
+    if case.declared.science_hash is None:
+        yield from _sides_agree(case)
+
+
+def _same_hash(run: Run, claim: str, words: str, outcome: Outcome, side: str = "") -> Check:
+    own = run.science_hash
+    good = own is not None and own == claim
+    text = f"{side}{run.name}: science hash {short(own)}" + ("" if good else f", {words} {short(claim)}")
+    return _check("science hash", side + run.name, good, outcome, text, missing=own is None)
+
+
+def _sides_agree(case: Case) -> Iterator[Check]:
+    if not case.baseline:
+        return
+    theirs = {run.science_hash for run in case.baseline}
+    ours = {run.science_hash for run in case.candidates} or theirs
+    if ours == theirs and len(ours) == 1 or case.declared.assume_comparable and None in ours | theirs:
+        known = next(iter(ours - {None}), None)
+        yield _check("science hash", "", True, Outcome.INVALID, f"science hash {short(known)} on both sides" if known else UNPROVEN)
+        return
+    words = f"science hashes differ: candidates {', '.join(sorted(map(short, ours)))}; baseline {', '.join(sorted(map(short, theirs)))}"
+    yield _check("science hash", "", False, Outcome.INVALID, f"{words} (runs without one are compared only with --assume-comparable)", missing=None in ours | theirs)
+
+
+UNPROVEN = "no science hash on one side or both: that the runs are comparable is the caller's claim"
+
+
+def _reward(case: Case) -> Iterator[Check]:
+    declared_id, declared_range = case.declared.reward_id, case.declared.reward_range
+    reference = next((run.labels["reward"] for run in case.baseline if isinstance(run.labels.get("reward"), dict)), {})
+    want_id = declared_id or reference.get("id")
+    want_range = list(declared_range) if declared_range else reference.get("range")
+    for run in case.candidates:
+        own = run.labels.get("reward") if isinstance(run.labels.get("reward"), dict) else {}
+        if want_id is not None:
+            yield _same_reward(run, own, want_id, want_range, bool(case.declared.assume_comparable))
+        limits = want_range or own.get("range")
+        if limits:
+            yield reward_values_in_range(run, float(limits[0]), float(limits[1]), run.name)
+
+
+def _same_reward(run: Run, own: dict[str, Any], want_id: str, want_range: Any, vouched: bool) -> Check:
+    if not own and vouched:
+        return _check("reward", run.name, True, Outcome.INVALID, f"{run.name}: no reward id; {want_id} is the caller's claim")
+    same_range = want_range is None or _floats(own.get("range")) == _floats(want_range)
+    good = own.get("id") == want_id and same_range
+    text = f"{run.name}: reward {own.get('id')} {own.get('range')}" + ("" if good else f", expected {want_id} {want_range}: another definition or scale is not comparable")
+    return _check("reward", run.name, good, Outcome.INVALID, text, missing=not own)
+
+
+def _floats(values: Any) -> list[float] | None:
+    return [float(value) for value in values] if isinstance(values, (list, tuple)) else None
+
+
+def _seeds(case: Case) -> Iterator[Check]:
+    """Baseline seeds are 0-99, candidates 100 and up: a candidate can then never be its own baseline. Held for runs of a declared cell."""
+    for run in case.candidates:
+        if run.labels.get("cell"):
+            good = run.seed is not None and run.seed >= FIRST_CANDIDATE_SEED
+            text = f"{run.name}: seed {run.seed}" + ("" if good else f"; candidates take seeds from {FIRST_CANDIDATE_SEED} up, lower ones belong to baselines")
+            yield _check("seed", run.name, good, Outcome.INVALID, text, missing=run.seed is None)
+    for run in case.baseline:
+        if run.labels.get("cell"):
+            good = run.seed is not None and 0 <= run.seed < FIRST_CANDIDATE_SEED
+            text = f"baseline {run.name}: seed {run.seed}" + ("" if good else f"; baselines take seeds 0 to {FIRST_CANDIDATE_SEED - 1}")
+            yield _check("seed", "baseline " + run.name, good, Outcome.INVALID, text, missing=run.seed is None)
+
+
+def short(science_hash: str | None) -> str:
+    return "none" if science_hash is None else science_hash[:12]
+
+
+def _check(name: str, run: str, good: bool, outcome: Outcome, text: str, missing: bool = False) -> Check:
+    return Check(stage="integrity", name=name, run=run, state="good" if good else "missing" if missing else "bad", outcome=outcome, text=text)

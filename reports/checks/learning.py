@@ -1,0 +1,65 @@
+"""Did each candidate learn at all, and did it keep what it learned?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matrix.outcome import Outcome
+from matrix.rule import JudgeRule
+from reports.checks.context import Case
+from reports.stats.intervals import run_sd, t_quantile
+from reports.stats.summary import Grid, best_window_end, drop_from_best, gain, residual_sd
+from reports.verdict import Check
+
+DROP_LEVEL = 0.005  # one-sided chance that a healthy run's own drop from its best window is called a collapse
+DROP_SE = 4.0  # within-run standard errors a drop must exceed where the baseline is too small to say what is usual
+LEAST_RUNS_FOR_GAIN = 2
+LEAST_RUNS_FOR_DROP = 3
+
+
+def check(case: Case) -> list[Check]:
+    """Two checks a candidate: gain (last window over first) and collapse (last values against the run's own best window)."""
+    candidates, baseline = case.values(case.candidates) * case.sign, case.values(case.baseline) * case.sign
+    width = case.rule.windows.first
+    if candidates.shape[-1] < width:
+        return []
+    gains, gain_limit = gain(candidates, case.grid), least_gain(candidates, baseline, case.rule, case.grid)
+    drops, drop_limit = drop_from_best(candidates, width), largest_drop(candidates, baseline, case.rule)
+    found: list[Check] = []
+    for index, run in enumerate(case.candidates):
+        grown, limit = float(gains[index]), float(gain_limit[index])
+        text = f"{run.name}: the last window lies {grown:+.4g} from the first; learning is more than {limit:.4g}"
+        found.append(_check("learning", run.name, grown > limit, text, grown, limit))
+        fallen, allowed = float(drops[index]), float(drop_limit[index])
+        best = int(case.common[best_window_end(candidates[index], width)])
+        text = f"{run.name}: ends {fallen:.4g} below its own best window (ending at step {best}); up to {allowed:.4g} is usual"
+        found.append(_check("collapse", run.name, fallen <= allowed, text, fallen, allowed))
+    return found
+
+
+def least_gain(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, at: Grid) -> np.ndarray:
+    """float64[..., n]: the gain that noise alone reaches with probability alpha. candidates: float64[..., n, S]; baseline: float64[..., B, S].
+
+    Noise is the baseline's between-run spread of the gain, and at least what the candidate's own step noise makes of two window means.
+    """
+    within = residual_sd(candidates) * np.sqrt(1 / max(at.first.sum(), 1) + 1 / max(at.last.sum(), 1))
+    limit = t_quantile(1 - rule.alpha, 1e6) * within
+    runs = baseline.shape[-2]
+    if runs >= LEAST_RUNS_FOR_GAIN:
+        limit = np.maximum(limit, (t_quantile(1 - rule.alpha, runs - 1) * run_sd(gain(baseline, at)))[..., None])
+    return limit
+
+
+def largest_drop(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule) -> np.ndarray:
+    """float64[..., n]: the drop from the best window that is usual (shapes as in `least_gain`). δ of the last window is always allowed."""
+    width, runs = rule.windows.first, baseline.shape[-2]
+    limit = DROP_SE * residual_sd(candidates) * np.sqrt(2 / width)
+    if runs >= LEAST_RUNS_FOR_DROP:
+        drops = drop_from_best(baseline, width)
+        usual = drops.mean(axis=-1) + t_quantile(1 - DROP_LEVEL, runs - 1) * run_sd(drops) * np.sqrt(1 + 1 / runs)
+        limit = np.broadcast_to(usual[..., None], limit.shape)
+    return np.maximum(limit, rule.delta.last if rule.delta else 0.0)
+
+
+def _check(name: str, run: str, good: bool, text: str, value: float, limit: float) -> Check:
+    return Check(stage="learning", name=name, run=run, state="good" if good else "bad", outcome=Outcome.FAIL, text=text, value=value, limit=limit)

@@ -1,0 +1,208 @@
+"""`python -m reports`: judge runs, draw them, compare them, keep baselines. Each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reports.errors import USAGE_EXIT_CODE, ReportError
+
+if TYPE_CHECKING:
+    from reports.recipes import Held
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="""Read training runs, judge them against a baseline, draw them. docs/verdict.md explains the rule.
+
+    A run is a vime run directory or a JSONL file of {"step": 3, "metrics": {"rollout/reward_mean": 0.41}}.""",
+)
+baseline_app = typer.Typer(no_args_is_help=True, help="Keep baselines: whole runs of the reference, with their provenance.")
+app.add_typer(baseline_app, name="baseline")
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories or JSONL files.", show_default=False)]
+RecipeOption = Annotated[str | None, typer.Option("--recipe", help="A recipe of the matrix or a YAML file; default: the one the runs' labels name.", show_default=False)]
+FormatOption = Annotated[str | None, typer.Option("--format", help="Force a reader (vime, jsonl) instead of choosing by content.", show_default=False)]
+OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+
+
+@app.command()
+def judge(
+    runs: Runs,
+    baseline: Annotated[list[Path] | None, typer.Option("--baseline", "-b", help="Baseline folder or run; may be repeated. Default: the cell's, in matrix/baselines.", show_default=False)] = None,
+    recipe: RecipeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the verdict: a .json file, or a directory.", show_default=False)] = None,
+    looks_done: Annotated[int, typer.Option(min=0, max=2, help="How often this cell was judged before with fewer seeds.")] = 0,
+    metric: Annotated[str | None, typer.Option(help="Metric to judge (without a recipe: rollout/reward_mean).", show_default=False)] = None,
+    better: Annotated[str | None, typer.Option(help="higher or lower: which way the metric improves.", show_default=False)] = None,
+    sided: Annotated[str | None, typer.Option(help="one (non-inferiority) or two (equivalence).", show_default=False)] = None,
+    planned_steps: Annotated[int | None, typer.Option(help="Steps a whole run has.", show_default=False)] = None,
+    first: Annotated[int | None, typer.Option(help="First window in steps (default a tenth, at least 5).", show_default=False)] = None,
+    last: Annotated[int | None, typer.Option(help="Last window in steps (default a quarter, at least 10).", show_default=False)] = None,
+    delta_first: Annotated[float | None, typer.Option(help="Margin of the first window.", show_default=False)] = None,
+    delta_last: Annotated[float | None, typer.Option(help="Margin of the last window.", show_default=False)] = None,
+    delta_whole: Annotated[float | None, typer.Option(help="Margin of the whole curve.", show_default=False)] = None,
+    delta_residual: Annotated[float | None, typer.Option(help="Margin of the noise within a run, a ratio above 1.", show_default=False)] = None,
+    alpha: Annotated[float | None, typer.Option(help="Overall error over all looks (default 0.05).", show_default=False)] = None,
+    max_seeds: Annotated[int | None, typer.Option(help="Looks that are planned, 1 to 3 (default 3).", show_default=False)] = None,
+    science_hash: Annotated[str | None, typer.Option(help="The science hash the runs must have.", show_default=False)] = None,
+    assume_comparable: Annotated[bool, typer.Option("--assume-comparable", help="Vouch for runs that carry no science hash or reward id.")] = False,
+    format: FormatOption = None,
+) -> None:
+    """Judge runs against a baseline. Exit code: 0 PASS, 1 FAIL, 10 INCONCLUSIVE, 11 INCOMPLETE, 12 INVALID, 13 INFRA, 15 NO_BASELINE, 2 a mistake in the command.
+
+    python -m reports judge results/qwen3-4b.cpu.colocate/seed-100
+    python -m reports judge a.jsonl -b b0.jsonl -b b1.jsonl -b b2.jsonl --planned-steps 100 --delta-first 0.1 --delta-last 0.03 --delta-whole 0.025 --sided two
+    """
+    from reports.judge import judge as judge_runs
+    from reports.readers import read_runs
+    from reports.show import print_verdict
+    from reports.rules import resolve
+
+    given = {
+        "metric": metric, "better": better, "sided": sided, "planned_steps": planned_steps, "first": first, "last": last, "delta_first": delta_first,
+        "delta_last": delta_last, "delta_whole": delta_whole, "delta_residual": delta_residual, "alpha": alpha, "max_seeds": max_seeds,
+    }  # fmt: skip
+    candidates = read_runs(runs, format)
+    held: Held = resolve(candidates, recipe, {name: value for name, value in given.items() if value is not None}, science_hash, assume_comparable)
+    against = baseline if baseline else [held.baseline] if held.baseline else None
+    verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, format)
+    if out is not None:
+        typer.echo(f"verdict: {verdict.write(out)}", err=True)
+    if as_json:
+        typer.echo(verdict.model_dump_json(indent=1))
+    else:
+        print_verdict(verdict)
+    raise typer.Exit(verdict.outcome.exit_code)
+
+
+@app.command()
+def page(
+    root: Annotated[Path, typer.Argument(help="Results: <root>/<cell key>/<run>/ and <root>/<cell key>/verdicts/.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Directory for the page.")] = Path("report"),
+    open_it: OpenOption = False,
+    matrix: Annotated[Path | None, typer.Option(help="Another declaration tree than this checkout's matrix/.", show_default=False)] = None,
+) -> None:
+    """Write an HTML page of every declared cell and its verdict, with a page, a PNG and a JSON file per cell.
+
+    python -m reports page results -o report --open
+    """
+    from reports.page import write
+
+    index = write(root, out, matrix_root=matrix)
+    typer.echo(str(index))
+    _open(index, open_it)
+
+
+@app.command()
+def table(
+    root: Annotated[Path, typer.Argument(help="Results: <root>/<cell key>/verdicts/.")],
+    matrix: Annotated[Path | None, typer.Option(help="Another declaration tree than this checkout's matrix/.", show_default=False)] = None,
+) -> None:
+    """Print one line per declared cell: outcome, seeds, age, reason."""
+    from reports.results import read_results
+    from reports.show import print_table
+
+    print_table(read_results(root, matrix))
+
+
+@app.command()
+def compare(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Directory for the page.")] = Path("comparison"),
+    open_it: OpenOption = False,
+    format: FormatOption = None,
+) -> None:
+    """Draw two or more runs over each other, with every metric they share.
+
+    python -m reports compare runs/a runs/b --open
+    """
+    from reports.compare import compare_paths
+
+    index = compare_paths(runs, out, format)
+    typer.echo(str(index))
+    _open(index, open_it)
+
+
+@app.command()
+def calibrate(
+    baseline: Annotated[list[Path], typer.Argument(help="A baseline folder, or runs.", show_default=False)],
+    recipe: RecipeOption = None,
+    trials: Annotated[int, typer.Option(min=100, help="Resampled nights per row.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    spread: Annotated[str | None, typer.Option(help="welch or larger: try the other rule for two and three candidates.", show_default=False)] = None,
+    format: FormatOption = None,
+) -> None:
+    """How often the rule says PASS, FAIL and INCONCLUSIVE of healthy and of broken candidates, resampled from stored runs: a Markdown table.
+
+    python -m reports calibrate matrix/baselines/3f2a9c81d0be --recipe spell-backward
+    """
+    from reports.baseline import load_baseline
+    from reports.calibrate import operating_characteristic
+    from reports.calibrate.table import as_markdown
+    from reports.rules import resolve
+
+    runs, _ = load_baseline(baseline, format)
+    held = resolve(runs, recipe, {"spread": spread} if spread else {}, None, False)
+    typer.echo(as_markdown(operating_characteristic(runs, held.rule, trials, seed), held))
+
+
+@baseline_app.command("record")
+def baseline_record(
+    runs: Runs,
+    into: Annotated[Path, typer.Option("-o", "--into", help="Where baselines are kept; the folder inside is named after the science hash.")] = Path("matrix/baselines"),
+    recipe: RecipeOption = None,
+    name: Annotated[str | None, typer.Option(help="Folder name for runs without a science hash.", show_default=False)] = None,
+    reason: Annotated[str | None, typer.Option(help="Why an existing baseline is replaced.", show_default=False)] = None,
+    approver: Annotated[str | None, typer.Option(help="Who approved the replacement.", show_default=False)] = None,
+    format: FormatOption = None,
+) -> None:
+    """Record whole, healthy runs as a baseline. Broken, unfinished, failed and copied runs are refused; so is replacing one without reason and approver.
+
+    python -m reports baseline record results/baseline/seed-* -o matrix/baselines
+    """
+    from reports.readers import read_runs
+    from reports.record import record
+    from reports.rules import resolve
+
+    found = read_runs(runs, format)
+    held = resolve(found, recipe, {}, None, False)
+    folder = record(found, held.rule, held.declared, into, _command(), name=name, reason=reason, approver=approver)
+    typer.echo(f"{folder}: {len(found)} runs")
+    for line in ("replaced: the old curves and a review page are in its folder replaced/",) if reason else ():
+        typer.echo(line)
+
+
+@baseline_app.command("show")
+def baseline_show(folder: Annotated[Path, typer.Argument(help="A baseline folder.", show_default=False)]) -> None:
+    """Print a baseline's provenance, and mean and spread of its runs; fails if a file does not match its hash."""
+    from reports.show import print_baseline
+
+    print_baseline(folder)
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "reports", *sys.argv[1:]])
+
+
+def _open(index: Path, wanted: bool) -> None:
+    if wanted:
+        import webbrowser
+
+        webbrowser.open(index.resolve().as_uri())
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except ReportError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(USAGE_EXIT_CODE)

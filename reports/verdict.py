@@ -1,0 +1,183 @@
+"""The verdict as a file: every number needed to redraw it and to judge again, the reasons in plain words, and the suspect."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from matrix.outcome import Outcome
+from matrix.rule import JudgeRule
+from reports.errors import ReportError
+
+SCHEMA_VERSION = 1
+
+
+class Part(BaseModel):
+    """Base of the parts: unknown fields are errors, NaN and infinity are written as text ("NaN", "Infinity") because JSON has no others."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
+
+
+class Declared(Part):
+    """What a set of candidates claims to be. None: nothing is claimed, so nothing is checked."""
+
+    cell: str | None = None
+    recipe: str | None = None
+    science_hash: str | None = None
+    reward_id: str | None = None
+    reward_range: tuple[float, float] | None = None
+    assume_comparable: bool = False  # the caller vouches for runs without a science hash
+
+
+class Found(Part):
+    """A reader's note."""
+
+    kind: str
+    text: str
+    where: str = ""
+    metric: str = ""
+
+
+class Points(Part):
+    """A curve: one value a step, both lists of the same length."""
+
+    steps: list[int]
+    values: list[float]
+
+
+class RunRef(Part):
+    """One run a verdict is about."""
+
+    name: str
+    path: str
+    format: str
+    sha: str
+    seed: int | None = None
+    science_hash: str | None = None
+    steps_done: int
+    first_step: int | None = None
+    last_step: int | None = None
+    planned_steps: int | None = None
+    curve: Points  # the judged metric, as read
+    notes: list[Found] = []
+    provenance: dict[str, Any] = {}
+
+
+class Check(Part):
+    """One check that needs no interval. `outcome` is what a check that is not good leads to."""
+
+    stage: Literal["integrity", "exactness", "learning"]
+    name: str
+    run: str = ""
+    state: Literal["good", "bad", "missing"]
+    outcome: Outcome
+    text: str
+    value: float | None = None
+    limit: float | None = None
+
+
+class Comparison(Part):
+    """One run-level statistic, candidates against baseline.
+
+    scale "difference": candidate mean minus baseline mean, in the metric's unit. scale "ratio": candidate over baseline (geometric means), 1 is equal.
+    The interval (low, high) errs with probability `level` at each end. An absent margin (one-sided) is null.
+    """
+
+    statistic: str
+    title: str
+    scale: Literal["difference", "ratio"]
+    candidate: list[float]
+    baseline: list[float]
+    candidate_mean: float
+    baseline_mean: float
+    candidate_sd: float | None
+    baseline_sd: float | None
+    difference: float
+    low: float | None
+    high: float | None
+    delta: float
+    margin_low: float | None
+    margin_high: float | None
+    n: int
+    B: int
+    se: float | None
+    df: float | None
+    state: Literal["inside", "outside", "between", "undefined", "descriptive"]
+    far_better: bool = False
+    text: str
+
+
+class Resource(Part):
+    """A cost as a ratio of medians, candidate over baseline; advisory."""
+
+    metric: str
+    candidate: float
+    baseline: float
+    ratio: float
+    worse: bool  # by more than the advisory limit
+    text: str
+
+
+class Suspect(Part):
+    """Where the fault probably sits, and the line of evidence."""
+
+    name: str
+    evidence: str
+
+
+class Verdict(Part):
+    """What the evidence says about a set of candidate runs."""
+
+    schema_version: int = SCHEMA_VERSION
+    created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    outcome: Outcome
+    evidence: Literal["exactness", "convergence"]
+    descriptive: bool = False  # too few baseline runs for a distribution: numbers without a judgement
+    stale: bool = False  # the recipe changed since the baseline was recorded
+    headline: str
+    reasons: list[str]
+    suspects: list[Suspect] = []
+    declared: Declared = Declared()
+    rule: JudgeRule
+    look: int = 1  # this is the look-th time the candidates are looked at
+    looks: int = 1
+    last_look: bool = True
+    level: float | None = None  # one-sided error of each interval, so that all looks together err with rule.alpha
+    common_steps: int = 0
+    candidates: list[RunRef]
+    baseline: list[RunRef] = []
+    baseline_path: str = ""
+    checks: list[Check] = []
+    comparisons: list[Comparison] = []
+    resources: list[Resource] = []
+
+    @property
+    def title(self) -> str:
+        """Outcome with the kind of evidence where that is not convergence: an exactness pass is never mistaken for convergence."""
+        return f"{self.outcome} (exactness)" if self.evidence == "exactness" and self.outcome is Outcome.PASS else str(self.outcome)
+
+    def write(self, path: Path) -> Path:
+        """Write the verdict as JSON. A path without the suffix .json is a directory, in which the file is named by the time."""
+        if path.suffix != ".json":
+            now = datetime.now(UTC)
+            path = path / f"{now.strftime('%Y%m%dT%H%M%S')}-{now.microsecond * 1000:09d}Z.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+        return path
+
+
+def read_verdict(path: Path) -> Verdict:
+    """Raises ReportError with the first fault for a file that is not a verdict of this schema version."""
+    try:
+        verdict = Verdict.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ReportError(f"{path}: not a verdict of schema {SCHEMA_VERSION}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+    if verdict.schema_version != SCHEMA_VERSION:
+        raise ReportError(f"{path}: verdict of schema {verdict.schema_version}, this version reads {SCHEMA_VERSION}")
+    return verdict
