@@ -52,8 +52,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    registered = _registered(config)
     for marker, meaning in MARKERS.items():
-        config.addinivalue_line("markers", f"{marker}: {meaning}")
+        if marker not in registered:
+            config.addinivalue_line("markers", f"{marker}: {meaning}")
     selection = _selection(config)
     if selection is not None:
         from e2e.session import CellSession
@@ -68,8 +70,7 @@ def _selection(config: pytest.Config) -> Selection | None:
         return None
     from e2e.selection import mistyped_markers, wanted_markers
 
-    registered = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
-    if message := mistyped_markers(expression, registered):
+    if message := mistyped_markers(expression, _registered(config) | MARKERS.keys()):
         raise pytest.UsageError(message)
     markers, named = wanted_markers(expression), _named_files(config)
     if not markers and not named and not _asked_by_option(config):
@@ -78,6 +79,10 @@ def _selection(config: pytest.Config) -> Selection | None:
     if not named and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = [str(path) for path in sorted((selection.matrix.root / "cells").glob("*.yaml"))]
     return selection
+
+
+def _registered(config: pytest.Config) -> set[str]:
+    return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
 
 
 def _asked_by_option(config: pytest.Config) -> bool:

@@ -33,12 +33,23 @@ class CellSession:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         """After every deselection: what is left must be what was declared."""
         yield
-        collected = {str(item.cell) for item in items if isinstance(item, CellItem)}
+        message = self._mismatch({str(item.cell) for item in items if isinstance(item, CellItem)})
+        if message and not hasattr(self.config, "workerinput"):  # of a worker, the controller says it, below
+            raise pytest.UsageError(message)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        message = self._mismatch({name.rpartition("::")[2] for name in ids})
+        if message:
+            pytest.exit(f"ERROR: {message}", returncode=pytest.ExitCode.USAGE_ERROR)
+
+    def _mismatch(self, collected: set[str]) -> str | None:
         declared = {str(cell) for cell in self.selection.cells}
         missing, extra = sorted(declared - collected), sorted(collected - declared)
-        if missing or extra:
-            told = "; ".join(filter(None, (f"not collected: {', '.join(missing)}" if missing else "", f"not asked for: {', '.join(extra)}" if extra else "")))
-            raise pytest.UsageError(f"the cells collected are not those declared ({told}): choose cells with --cell and --tier, not with -k or a path")
+        if not missing and not extra:
+            return None
+        told = "; ".join(filter(None, (f"not collected: {', '.join(missing)}" if missing else "", f"not asked for: {', '.join(extra)}" if extra else "")))
+        return f"the cells collected are not those declared ({told}): choose cells with --cell and --tier, not with -k or a path"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         found = [dict(value) for name, value in report.user_properties if name == VERDICT and isinstance(value, dict)] if report.when == "call" else []

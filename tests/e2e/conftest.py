@@ -21,7 +21,7 @@ def tree(tmp_path: Path) -> Path:
     edit(root, RECIPE, "planned_steps: 100", "planned_steps: 40")
     edit(root, RECIPE, "    steps: 100", "    steps: 40")
     edit(root, RECIPE, "last: 25}", "last: 15}")
-    edit(root, "hardware/cpu.yaml", "start_s: 240", "start_s: 6")
+    edit(root, "hardware/cpu.yaml", "start_s: 240", "start_s: 3")
     edit(root, "hardware/cpu.yaml", "stall_s: 120", "stall_s: 1.5")
     edit(root, "hardware/cpu.yaml", "wall_s: 600", "wall_s: 20")
     return root

@@ -54,7 +54,7 @@ class FakeRun:
             "perf/step_s": STEP_S,
         }
         self._line("metrics.jsonl", {"step": step, "time": time.time(), "metrics": values})
-        self.event("weight_sync", version=step + 1, bytes=764288, digests={"received": "equal", "held": "equal"}, seconds=0.01)
+        self.event("weight_sync", version=step + 1, bytes=764288, tensors=22, digest=f"{step:032x}", received="digest", held={"method": "digest"}, seconds=0.01)
 
     def first(self, count: int) -> None:
         for step in range(count):

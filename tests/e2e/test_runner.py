@@ -55,7 +55,7 @@ def test_a_whole_run_is_finished_and_on_record(plan: RunPlan):
         ("killed at 7", 7, "INCOMPLETE", "7/40 steps, killed by SIGKILL"),
         ("torn at 7", 7, "INCOMPLETE", "7/40 steps, killed by SIGKILL"),
         ("stall at 4", 4, "INCOMPLETE", "stalled: nothing recorded for 1.5 s, in stage 'after step 3'"),
-        ("stall at 0", 0, "INCOMPLETE", "no step within the start limit of 6 s, in stage 'start'"),
+        ("stall at 0", 0, "INCOMPLETE", "no step within the start limit of 3 s, in stage 'start'"),
     ],
 )
 def test_a_run_that_does_not_reach_its_end_says_where_and_why(plan: RunPlan, behave: Callable[..., None], behaviour: str, steps: int, outcome: str, reason: str):

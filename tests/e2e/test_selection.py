@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from e2e.selection import mistyped_markers, seeds_of, select, wanted_markers
+from matrix.loader import Matrix
+from matrix.problem import SelectionError
+from tests.matrix.tree import CELL
+
+BOTH = ["qwen3-4b.cpu.colocate", "qwen3-4b.cpu.non-colocate"]
+CPU = frozenset({"cpu_e2e"})
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("cpu_e2e", {"cpu_e2e"}),
+        ("cpu_e2e or npu_e2e", {"cpu_e2e", "npu_e2e"}),
+        ("cpu_e2e and not slow", {"cpu_e2e"}),
+        ("not cpu_e2e", set()),
+        ("not slow and not cpu_e2e", set()),
+        ("not slow", set()),
+        ("", set()),
+        ("cpu_e2e and", set()),
+    ],
+)
+def test_which_platforms_a_marker_expression_asks_for(expression: str, wanted: set[str]):
+    assert wanted_markers(expression) == wanted
+
+
+def test_a_mistyped_marker_is_named_with_the_nearest():
+    message = mistyped_markers("cpu_e2 and not slow", ["slow", "cpu_e2e"])
+    assert message is not None
+    assert "no marker 'cpu_e2'; nearest: cpu_e2e" in message
+    assert mistyped_markers("cpu_e2e and not slow", ["slow", "cpu_e2e"]) is None
+
+
+def test_a_tier_or_cells_by_name_or_pattern(matrix: Matrix):
+    assert [str(cell) for cell in select(matrix, CPU, "smoke", [])] == BOTH
+    assert [str(cell) for cell in select(matrix, CPU, None, ["*.colocate"])] == [CELL]
+    assert [str(cell) for cell in select(matrix, frozenset(), None, [CELL, "*.cpu.*"])] == BOTH
+
+
+@pytest.mark.parametrize(
+    ("markers", "tier", "cells", "said"),
+    [
+        (CPU, "weekly", [], "no cell is declared for cpu_e2e in tier 'weekly'; declared are qwen3-4b.cpu.non-colocate (smoke/nightly)"),
+        (CPU, "smkoe", [], "no tier 'smkoe' is declared; nearest: smoke"),
+        (frozenset({"npu_e2e"}), "smoke", [], "no cell is declared for npu_e2e"),
+        (CPU, None, ["qwen3-4b.cpu.colocated"], "--cell qwen3-4b.cpu.colocated selects nothing; nearest: qwen3-4b.cpu.colocate"),
+        (CPU, "weekly", [CELL], "is declared, but not for cpu_e2e in tier weekly"),
+        (CPU, None, [CELL, "*.a3.*"], "--cell *.a3.* selects nothing"),
+    ],
+)
+def test_what_selects_nothing_is_an_error_with_names(matrix: Matrix, markers: frozenset[str], tier: str | None, cells: list[str], said: str):
+    with pytest.raises(SelectionError) as caught:
+        select(matrix, markers, tier, cells)
+    assert said in str(caught.value)
+
+
+def test_seeds_are_lists_and_ranges():
+    assert seeds_of("100") == (100,)
+    assert seeds_of("0-3,7,2") == (0, 1, 2, 3, 7)
+    for text in ("", "a", "5-3", "1-", "-3"):
+        with pytest.raises(ValueError, match="not a seed or a range"):
+            seeds_of(text)
