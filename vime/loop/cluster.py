@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from vime.config.check import world_size
 from vime.config.tree import Config
 from vime.errors import RunError
@@ -21,6 +23,7 @@ from vime.loop.workers import Worker, gather
 from vime.platforms.base import Platform, Role
 
 LOOPBACK = "127.0.0.1"
+SCRATCH = "vime-ray-"  # then the driver's process id: what a killed run leaves can be told from a running one's
 OBJECT_STORE_BYTES = 512 * 2**20  # a step's samples of a tiny model are kilobytes; Ray spills beyond this
 
 
@@ -51,7 +54,8 @@ class Cluster:
         if address:
             ray.init(address=address, **common)
             return self
-        self._scratch = Path(tempfile.mkdtemp(prefix="vime-ray-"))  # Ray's sockets need a short path
+        remove_left_scratch()
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))  # Ray's sockets need a short path
         resources = {} if self.platform.ray_resource == "CPU" else {self.platform.ray_resource: float(devices)}
         try:
             ray.init(
@@ -117,6 +121,14 @@ class Cluster:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
+
+
+def remove_left_scratch() -> None:
+    """Remove the scratch directories of drivers that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        pid = path.name.removeprefix(SCRATCH).partition("-")[0]
+        if not pid.isdigit() or not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def free_port() -> int:
