@@ -1,0 +1,176 @@
+"""`pytest -m cpu_e2e` as a person runs it, on a copied declaration tree and the fake training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from matrix.loader import ROOT
+from tests.e2e.conftest import FAKE
+from tests.matrix.tree import CELL, CELLS, edit
+
+OTHER = "qwen3-4b.cpu.non-colocate"
+CHECKOUT = ROOT.parent
+
+
+def start(tree: Path, *arguments: str) -> subprocess.Popen[str]:
+    place = tree.parent.parent
+    command = [sys.executable, "-m", "pytest", "--matrix", str(tree), "--results", str(place / "results"), "--report", str(place / "report")]
+    command += ["--train-command", shlex.join(FAKE), "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "TMPDIR": str(place)}  # leases of its own
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=CHECKOUT, env=environment)
+
+
+def pytest_run(tree: Path, *arguments: str) -> tuple[int, str]:
+    process = start(tree, *arguments)
+    out, _ = process.communicate(timeout=120)
+    return process.returncode, out
+
+
+def baseline(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    place = tree.parent.parent
+    command = [sys.executable, "-m", "e2e", "baseline", CELL, "--matrix", str(tree), "--results", str(place / "baseline-runs"), "--train-command", shlex.join(FAKE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=CHECKOUT, env={**os.environ, "TMPDIR": str(place)})
+
+
+@pytest.fixture
+def with_baseline(tree: Path) -> Path:
+    done = baseline(tree, "--seeds", "0-5")
+    assert done.returncode == 0, done.stderr
+    return tree
+
+
+@pytest.mark.timeout(120)
+def test_the_smoke_tier_from_baseline_to_verdict_and_report(with_baseline: Path):
+    code, out = pytest_run(with_baseline, "-m", "cpu_e2e")
+    assert code == 0, out
+    assert "2 passed" in out
+    assert f"{CELL} seed 100  step " in out  # progress is visible although pytest captures output
+    table = [line for line in out.splitlines() if "  PASS  " in line]
+    assert [line.split()[0] for line in table] == [CELL, OTHER]
+    report = next(line for line in out.splitlines() if line.startswith("report: "))
+    assert Path(report.removeprefix("report: ")).is_file()
+
+
+@pytest.mark.timeout(120)
+def test_a_fault_fails_its_cell_alone_with_the_reasons_and_the_exit_code_of_the_outcome(with_baseline: Path, behave: Callable[..., None]):
+    behave(seed_100="fault")
+    code, out = pytest_run(with_baseline, "-m", "cpu_e2e", "--cell", CELL)
+    assert code == 1, out
+    assert f"{CELL}: FAIL" in out
+    assert "Traceback" not in out
+
+
+def test_without_a_baseline_the_exit_code_says_so(tree: Path):
+    code, out = pytest_run(tree, "-m", "cpu_e2e", "--cell", CELL)
+    assert code == 15, out
+    assert f"{CELL}: NO_BASELINE" in out
+
+
+def test_a_lost_run_is_incomplete_and_outranks_a_missing_baseline(tree: Path, behave: Callable[..., None]):
+    behave(seed_100="killed at 5")
+    code, out = pytest_run(tree, "-m", "cpu_e2e")
+    assert code == 11, out
+    assert "5/40 steps, killed by SIGKILL" in out
+
+
+def test_a_quarantined_cell_is_shown_and_does_not_set_the_exit_code(tree: Path):
+    entry = f"quarantined:\n- {{cell: {CELL}, owner: weights team, reason: flaky, issue: '#12', expires: 2999-01-01}}\n"
+    (tree / "quarantine.yaml").write_text(entry)
+    code, out = pytest_run(tree, "-m", "cpu_e2e", "--cell", CELL)
+    assert code == 0, out
+    assert "NO_BASELINE (quarantined)" in out
+    assert "quarantined until 2999-01-01 by weights team (#12): flaky" in out
+
+
+def test_list_cells_prints_ids_and_runs_nothing(tree: Path):
+    code, out = pytest_run(tree, "-m", "cpu_e2e", "--list-cells")
+    assert (code, out.split()) == (0, [CELL, OTHER])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-m", "cpu_e2"), "no marker 'cpu_e2'; nearest: cpu_e2e"),
+        (("-m", "npu_e2e"), "no cell is declared for npu_e2e in tier 'smoke'; declared are qwen3-4b.cpu.non-colocate"),
+        (("-m", "cpu_e2e", "--cell", "qwen3-4b.cpu.colocated"), "selects nothing; nearest: qwen3-4b.cpu.colocate"),
+        (("-m", "cpu_e2e", "--tier", "smoek"), "no tier 'smoek' is declared; nearest: smoke"),
+        (("-m", "cpu_e2e", "-k", "non"), f"not collected: {CELL}"),
+        (("-m", "cpu_e2e", "-k", "non", "-n", "2"), f"not collected: {CELL}"),
+        (("-m", "cpu_e2e", "--seeds", "1OO"), "'1OO' in '1OO' is not a seed or a range"),
+        (("-m", "cpu_e2e", "--no-judge", "--judge-only"), "together leave nothing to do"),
+    ],
+)
+def test_what_does_not_run_what_was_asked_is_a_usage_error(tree: Path, arguments: tuple[str, ...], said: str):
+    code, out = pytest_run(tree, *arguments)
+    assert code == pytest.ExitCode.USAGE_ERROR, out
+    assert said in out
+    assert "INTERNALERROR" not in out
+
+
+def test_faults_of_the_declarations_end_the_session_before_anything_runs(tree: Path):
+    edit(tree, CELLS, "[smoke, nightly]", "[smok, nightly]")
+    code, out = pytest_run(tree, "-m", "cpu_e2e")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "no tier 'smok'; nearest: smoke" in out
+
+
+@pytest.mark.timeout(120)
+def test_two_cells_run_at_once_under_xdist(tree: Path):
+    code, out = pytest_run(tree, "-m", "cpu_e2e", "-n", "2")
+    assert code == 15, out
+    records = [json.loads((tree.parent.parent / "results" / cell / "seed-100" / "runner.json").read_text()) for cell in (CELL, OTHER)]
+    assert max(record["started"] for record in records) < min(record["ended"] for record in records), "one after the other"
+    devices = [set(record["leased_devices"]) for record in records]
+    assert not devices[0] & devices[1]
+    assert f"{CELL} seed 100  step " in out
+
+
+def test_an_ordinary_session_collects_no_cell_and_loads_nothing_of_the_matrix(tmp_path: Path):
+    (tmp_path / "test_it.py").write_text(
+        "import sys\ndef test_it():\n    assert not [m for m in sys.modules if m.split('.')[0] in ('matrix', 'reports', 'torch') or m.startswith('e2e.') and m != 'e2e.plugin']\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "e2e.plugin", "-q", "-p", "no:cacheprovider", str(tmp_path), "-m", "not slow and not cpu_e2e"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_ctrl_c_ends_the_session_and_its_run_within_ten_seconds(tree: Path, behave: Callable[..., None]):
+    behave(seed_100="deaf at 2")
+    process = start(tree, "-m", "cpu_e2e", "--cell", CELL)
+    pids = tree.parent.parent / "results" / CELL / "seed-100" / "child.pid"
+    end = time.monotonic() + 30
+    while not pids.is_file() or len(pids.read_text().split()) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=15)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED
+    assert time.monotonic() - begin < 10
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split())
+
+
+def test_a_baseline_is_made_resumably_and_never_replaced_in_silence(with_baseline: Path):
+    folder = next((with_baseline / "baselines").iterdir())
+    assert len(list(folder.glob("seed-*"))) == 6
+    again = baseline(with_baseline, "--seeds", "0-6")
+    assert again.stderr.count("not run again") == 6
+    assert again.returncode == 2
+    assert "--reason and --approver" in again.stderr
+
+
+def test_a_baseline_takes_no_candidate_s_seed(tree: Path):
+    done = baseline(tree, "--seeds", "95-100")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a baseline takes seeds 0 to 99" in done.stderr
