@@ -11,6 +11,7 @@ import numpy as np
 from vime.errors import UserError
 
 Purpose = Literal["train", "eval"]
+LOWEST_TEMPERATURE = 0.01  # vLLM clamps lower ones to it
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -25,7 +26,11 @@ class Sampling:
     purpose: Purpose = "train"
 
     def check(self) -> None:
-        """Raises `UserError` for a temperature of 0 in training: greedy answers of one group are all alike and their advantage is 0."""
+        """Raises `UserError` for 0 in training (the answers of a group would all be alike, their advantage 0) and for what vLLM would change in silence."""
+        if 0 < self.temperature < LOWEST_TEMPERATURE:
+            raise UserError(
+                f"temperature: vLLM would sample at {LOWEST_TEMPERATURE} instead of {self.temperature:g} in silence. Set 0 (evaluation only) or more."
+            )
         if self.purpose == "train" and self.temperature <= 0:
             why = "every answer of a group would be the same"
             raise UserError(f"rollout.temperature: {self.temperature:g} is refused for training rollouts ({why}). Set it above 0; 1.0 is usual.")

@@ -12,7 +12,6 @@ import numpy as np
 from vime.errors import UserError
 from vime.rollout.types import Sampling
 
-WORKER_EXTENSION = "vime.rollout.vllm_compat.worker.WeightWorkerExtension"
 BACKEND = "vime"  # the name our weight-transfer engine has in vLLM's registry
 
 OWNED = MappingProxyType(

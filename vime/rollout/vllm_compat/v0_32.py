@@ -1,91 +1,15 @@
-"""vLLM 0.32: the generation that runs here."""
+"""vLLM 0.32: the generation that runs here. A weight update is a session of its weight-transfer interface, also for a draft model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-
-from vime.rollout.types import Sampling
-from vime.rollout.vllm_compat.base import BACKEND, WORKER_EXTENSION, EngineSpec, Output, check_options
+from vime.rollout.vllm_compat.llm_engine import LLMEngineAdapter
 
 
-def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
-    """Keyword arguments of vLLM's `EngineArgs`: vime's defaults, then the `vllm:` block, then what vime owns. Option names are those of 0.23 too."""
-    check_options(spec.options)
-    defaults = {
-        "max_model_len": spec.max_model_len,
-        "max_num_seqs": spec.max_num_seqs,
-        "enforce_eager": spec.eager,
-        "disable_log_stats": True,
-        "load_format": "auto" if spec.load_weights else "dummy",
-    }
-    owned = {
-        "model": spec.model_path,
-        "skip_tokenizer_init": True,
-        "dtype": spec.dtype,
-        "seed": 0,
-        "tensor_parallel_size": spec.tensor_parallel,
-        "logprobs_mode": "processed_logprobs",
-        "worker_extension_cls": WORKER_EXTENSION,
-    }
-    return defaults | {key.replace("-", "_"): value for key, value in spec.options.items()} | owned
-
-
-class Adapter:
-    """Implements `VllmAdapter` on the synchronous `LLMEngine`: requests are served in the order they were added, so a run can be repeated."""
+class Adapter(LLMEngineAdapter):
+    """Implements `VllmAdapter`."""
 
     generation = "0.32"
-
-    def start(self, spec: EngineSpec) -> None:
-        from vllm import EngineArgs
-        from vllm.config.weight_transfer import WeightTransferConfig
-        from vllm.v1.engine.llm_engine import LLMEngine
-
-        import vime.rollout.vllm_compat.worker  # noqa: F401  (registers our backend where the engine core shares this process)
-
-        arguments = engine_arguments(spec)
-        self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, weight_transfer_config=WeightTransferConfig(backend=BACKEND)))
-
-    def add(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, seed: int | None, max_tokens: int) -> None:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        params = SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=seed,
-            stop_token_ids=list(sampling.stop_token_ids),
-            max_tokens=max_tokens,
-            logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            skip_clone=True,
-        )
-        self._engine.add_request(request_id, {"prompt_token_ids": list(prompt_ids)}, params)
-
-    def add_scoring(self, request_id: str, ids: Sequence[int]) -> None:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        params = SamplingParams(
-            temperature=0.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, skip_clone=True
-        )
-        self._engine.add_request(request_id, {"prompt_token_ids": list(ids)}, params)
-
-    def step(self) -> list[Output]:
-        return [to_output(item) for item in self._engine.step() if item.finished]
-
-    def unfinished(self) -> int:
-        return self._engine.get_num_unfinished_requests()
-
-    def abort(self, request_ids: Sequence[str]) -> list[Output]:
-        partial = [output for request_id in request_ids for output in partial_outputs(self._engine.output_processor, request_id)]
-        self._engine.abort_request(list(request_ids))
-        return partial
+    worker_module = "vime.rollout.vllm_compat.worker_v0_32"
 
     def begin_update(self, *, draft: bool = False) -> None:
         self._engine.collective_rpc("start_draft_weight_update" if draft else "start_weight_update")
@@ -95,44 +19,3 @@ class Adapter:
 
     def finish_update(self) -> None:
         self._engine.collective_rpc("finish_weight_update")
-
-    def abort_update(self) -> None:
-        self.call_workers("vime_abort_update")
-
-    def reset_caches(self) -> None:
-        reset_caches(self._engine)
-
-    def call_workers(self, method: str, *args: Any) -> list[Any]:
-        return self._engine.collective_rpc(method, args=args)
-
-    def shutdown(self) -> None:
-        self._engine.engine_core.shutdown()
-
-
-def reset_caches(engine: Any) -> None:
-    """Raises `RuntimeError` when vLLM keeps a block: a later request would read what older weights computed."""
-    if not engine.reset_prefix_cache(reset_running_requests=True):
-        raise RuntimeError("vLLM could not reset its prefix cache (blocks are still in use)")
-    engine.reset_mm_cache()
-    engine.reset_encoder_cache()
-
-
-def to_output(item: Any) -> Output:
-    """From vLLM's `RequestOutput` with flat log-probs."""
-    answer = item.outputs[0]
-    return Output(item.request_id, list(answer.token_ids), first_of_each(answer.logprobs), answer.finish_reason, first_of_each(item.prompt_logprobs))
-
-
-def first_of_each(flat: Any) -> np.ndarray | None:
-    """float32: the sampled (or given) id's log-prob of every position that has one; vLLM puts it first, then the most likely ids."""
-    if flat is None:
-        return None
-    values = np.asarray(flat.logprobs, dtype=np.float32)
-    starts, ends = np.asarray(flat.start_indices, dtype=np.int64), np.asarray(flat.end_indices, dtype=np.int64)
-    return values[starts[ends > starts]]
-
-
-def partial_outputs(processor: Any, request_id: str) -> list[Output]:
-    """What a request has generated so far, from vLLM's own request state."""
-    states = [processor.request_states[internal] for internal in processor.external_req_ids.get(request_id, []) if internal in processor.request_states]
-    return [Output(request_id, list(state.detokenizer.output_token_ids), first_of_each(state.logprobs_processor.logprobs), "abort") for state in states]
