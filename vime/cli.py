@@ -12,13 +12,22 @@ import typer
 
 from vime.errors import Interrupted, RunError, UserError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="RL post-training of large language models: Megatron-Core trains, vLLM generates, Ray places.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="RL post-training of large language models: Megatron-Core trains, vLLM generates, Ray places.",
+)
 config_app = typer.Typer(no_args_is_help=True, help="Look at configurations without running anything.")
 app.add_typer(config_app, name="config")
 
 File = Annotated[Path, typer.Argument(help="A configuration or recipe (YAML). `vime config schema` describes every key.", show_default=False)]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, for example --set train.lr=1e-6. May be repeated.", show_default=False)]
-Out = Annotated[Path | None, typer.Option("--out", help="The run directory to write. Default: run_dir of the configuration, else runs/<name>/<time>.", show_default=False)]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, for example --set train.lr=1e-6. May be repeated.", show_default=False)
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="The run directory to write. Default: run_dir of the configuration, else runs/<name>/<time>.", show_default=False)
+]
 PlatformName = Annotated[str | None, typer.Option("--platform", help="cpu, cuda, npu or auto; the same as --set platform=…", show_default=False)]
 
 
@@ -83,7 +92,9 @@ def doctor(
 
 
 @config_app.command("show")
-def config_show(file: File, set_: Set = None, platform: PlatformName = None, changed: Annotated[bool, typer.Option("--changed", help="Leave the defaults out.")] = False) -> None:
+def config_show(
+    file: File, set_: Set = None, platform: PlatformName = None, changed: Annotated[bool, typer.Option("--changed", help="Leave the defaults out.")] = False
+) -> None:
     """Every resolved value with the place it came from."""
     from rich.console import Console
     from rich.table import Table

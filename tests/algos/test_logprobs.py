@@ -84,7 +84,7 @@ def test_two_ranks_equal_one():
     processes = [context.Process(target=_rank, args=(rank, port, logits, targets, queue)) for rank in range(2)]
     for process in processes:
         process.start()
-    parts = dict((item[0], item[1:]) for item in (queue.get(timeout=120) for _ in range(2)))
+    parts = {item[0]: item[1:] for item in (queue.get(timeout=120) for _ in range(2))}
     for process in processes:
         process.join(30)
     whole = logits.clone().requires_grad_()

@@ -22,8 +22,15 @@ def test_on_policy_gradient_is_minus_the_advantage():
 
 
 @pytest.mark.parametrize(
-    "log_ratio, advantage, clipped",
-    [(math.log(1.3), 1.0, True), (math.log(1.27), 1.0, False), (math.log(0.79), -1.0, True), (math.log(0.81), -1.0, False), (math.log(1.3), -1.0, False), (math.log(0.7), 1.0, False)],
+    ("log_ratio", "advantage", "clipped"),
+    [
+        (math.log(1.3), 1.0, True),
+        (math.log(1.27), 1.0, False),
+        (math.log(0.79), -1.0, True),
+        (math.log(0.81), -1.0, False),
+        (math.log(1.3), -1.0, False),
+        (math.log(0.7), 1.0, False),
+    ],
 )
 def test_the_clip_binds_on_the_right_side_only(log_ratio, advantage, clipped):
     _, grad, stats = loss_and_grad(-1.0 + log_ratio, -1.0, advantage)

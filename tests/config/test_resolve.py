@@ -39,7 +39,7 @@ def test_what_is_resolved_cannot_be_changed(file):
 
 
 @pytest.mark.parametrize(
-    "text, line, words",
+    ("text", "line", "words"),
     [
         ("trian: {steps: 3}\n", 8, ["trian", "did you mean train"]),
         ("rollout:\n  temprature: 1.0\n", 9, ["temprature", "did you mean rollout.temperature"]),

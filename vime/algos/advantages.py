@@ -18,10 +18,12 @@ def group_advantages(
 ) -> np.ndarray:
     """Advantage of each sample against its own group.
 
-    `rewards_B` float[B], NaN where a sample could not be scored: it gets advantage 0 and does not enter its group's mean. `group_ids_B` int[B]: groups are told apart by
+    `rewards_B` float[B], NaN where a sample could not be scored: it gets advantage 0 and does not enter its group's mean. `group_ids_B` int[B]:
+    groups are told apart by
     id, never by position, so any order and any group size will do. Returns float32[B].
 
-    grpo: r − mean(group), divided by the group's sample standard deviation if `normalize_std` (Shao et al. 2024, arXiv:2402.03300, eq. 3; without the division Liu et al. 2025,
+    grpo: r − mean(group), divided by the group's sample standard deviation if `normalize_std` (Shao et al. 2024, arXiv:2402.03300, eq. 3; without
+    the division Liu et al. 2025,
     arXiv:2503.20783). reinforce: the reward itself. Raises ValueError on ±inf, or when the shapes differ.
     """
     rewards_B = np.asarray(rewards_B, dtype=np.float64)

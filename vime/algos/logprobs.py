@@ -16,7 +16,7 @@ def _reduce(tensor: torch.Tensor, op: Any, group: Any) -> torch.Tensor:
 
 class _LogprobsEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits_TV, targets_T, temperature, group, vocab_size):
+    def forward(ctx: Any, logits_TV: torch.Tensor, targets_T: torch.Tensor, temperature: float, group: Any, vocab_size: int | None) -> Any:
         x_TV = logits_TV.float() / temperature
         width = x_TV.shape[-1]
         first = dist.get_rank(group) * width if group is not None and dist.get_world_size(group) > 1 else 0
@@ -40,7 +40,8 @@ class _LogprobsEntropy(torch.autograd.Function):
         return picked_T - log_sum_T, log_sum_T - mean_T1[:, 0]
 
     @staticmethod
-    def backward(ctx, grad_logprobs_T, grad_entropy_T):
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad_logprobs_T, grad_entropy_T = grads
         p_TV, x_TV, mean_T1, index_T, mine_T = ctx.saved_tensors
         grad_TV = -p_TV * grad_logprobs_T[:, None]
         if grad_entropy_T is not None:
@@ -58,7 +59,8 @@ def vocab_parallel_logprobs_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log p(target) and the entropy of p = softmax(logits / temperature), in nats.
 
-    `logits_TV` [T, V / tp] of any float dtype, this rank's slice of the vocabulary; `targets_T` int64[T], global ids; `vocab_size` the true size where the last slice is padded.
+    `logits_TV` [T, V / tp] of any float dtype, this rank's slice of the vocabulary; `targets_T` int64[T], global ids; `vocab_size` the true size
+    where the last slice is padded.
     Computed in float32; returns (logprobs_T, entropy_T), both float32[T], both differentiable; the same on every rank of `tp_group`.
     d log p/dx_j = 1[j = target] − p_j;  dH/dx_j = −p_j (x_j − Σ p x).
     """

@@ -21,8 +21,10 @@ def policy_loss(
     """The clipped surrogate of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with separate bounds (Yu et al. 2025, arXiv:2503.14476) and the dual clip
     for negative advantages (Ye et al. 2020, arXiv:1912.09729, eq. 5).
 
-    loss = −min(r·A, clip(r, 1 − clip_low, 1 + clip_high)·A), r = exp(logprobs − old_logprobs); with dual_clip c and A < 0 it is at most −c·A. `importance_T` multiplies it.
-    Positions with mask 0 are excluded before the ratio is formed: whatever stands there (filler, NaN) changes neither loss nor gradient. Returns (loss_T, statistics:
+    loss = −min(r·A, clip(r, 1 − clip_low, 1 + clip_high)·A), r = exp(logprobs − old_logprobs); with dual_clip c and A < 0 it is at most −c·A.
+    `importance_T` multiplies it.
+    Positions with mask 0 are excluded before the ratio is formed: whatever stands there (filler, NaN) changes neither loss nor gradient. Returns
+    (loss_T, statistics:
     ratio_T, log_ratio_T, clipped_T bool: where the clip took the gradient away).
     """
     used_T = mask_T > 0
@@ -64,7 +66,8 @@ def token_weights(
 ) -> torch.Tensor:
     """Weights whose sum over the whole mini-batch (all micro-batches, all ranks) is 1, so that the loss is the same for every packing and layout.
 
-    token: each of the `n_tokens_global` tokens counts the same. sequence: each of the `n_sequences_global` sequences with at least one token in the loss counts the same, and
+    token: each of the `n_tokens_global` tokens counts the same. sequence: each of the `n_sequences_global` sequences with at least one token in the
+    loss counts the same, and
     its tokens share its weight; a sequence must lie whole in one micro-batch. `mask_T` 0/1, `sequence_ids_T` int64[T] numbered from 0. Returns float32[T].
     """
     mask_T = mask_T.to(torch.float32)

@@ -1,7 +1,9 @@
 """Does the sampler draw from the distribution the trainer assumes? One step's tokens tell.
 
-For a token drawn from p, E[−log p(token)] is the entropy H(p), given everything before it. The differences −log p − H therefore have mean zero and are uncorrelated
-along a sequence (a martingale difference), so their mean over all tokens of a step, in units of its standard error, is about standard normal. A sampler at a lower temperature than assumed
+For a token drawn from p, E[−log p(token)] is the entropy H(p), given everything before it. The differences −log p − H therefore have mean zero and
+are uncorrelated
+along a sequence (a martingale difference), so their mean over all tokens of a step, in units of its standard error, is about standard normal. A
+sampler at a lower temperature than assumed
 gives a negative value, one that mixes in other tokens a positive one. It says nothing under top-p or top-k, where the sampler's distribution differs by design.
 """
 

@@ -30,7 +30,12 @@ def _rollout(config: Config) -> list[Problem]:
     out: list[Problem] = []
     rollout = config.rollout
     if rollout.temperature == 0:
-        out.append(("rollout.temperature", "0 samples the same answer every time, so no group has an advantage: use a value above 0 (1.0 is usual); greedy decoding belongs to eval"))
+        out.append(
+            (
+                "rollout.temperature",
+                "0 samples the same answer every time, so no group has an advantage: use a value above 0 (1.0 is usual); greedy decoding belongs to eval",
+            )
+        )
     if rollout.top_k == 0 or rollout.top_k < -1:
         out.append(("rollout.top_k", f"must be -1 (off) or at least 1, got {rollout.top_k}"))
     if rollout.samples_per_prompt == 1 and config.algo.advantage == "grpo":
@@ -46,7 +51,12 @@ def _algo(config: Config) -> list[Problem]:
     if algo.clip_low > 1:
         out.append(("algo.clip_low", f"must be at most 1 (the ratio's lower bound is 1 - clip_low), got {algo.clip_low}"))
     if algo.old_logprobs == "engine" and algo.importance == "truncated":
-        out.append(("algo.importance", "corrects the trainer's old log-probs towards the engine's; with algo.old_logprobs: engine the ratio does so already: set importance: none"))
+        out.append(
+            (
+                "algo.importance",
+                "corrects the trainer's old log-probs towards the engine's; with algo.old_logprobs: engine the ratio does so already: set importance: none",
+            )
+        )
     if config.train.warmup_steps >= config.train.steps:
         out.append(("train.warmup_steps", f"{config.train.warmup_steps} leaves none of the {config.train.steps} steps at the full rate"))
     return out
@@ -60,7 +70,9 @@ def _batches(config: Config) -> list[Problem]:
         near = [n for n in range(1, samples + 1) if samples % n == 0]
         out.append(("train.optimizer_steps_per_rollout", f"{parts} does not divide the {samples} samples of a step: choose one of {near[:12]}"))
     elif samples // parts < config.parallel.data:
-        out.append(("parallel.data", f"{config.parallel.data} data-parallel ranks share {samples // parts} samples of an optimizer step: at least one each is needed"))
+        out.append(
+            ("parallel.data", f"{config.parallel.data} data-parallel ranks share {samples // parts} samples of an optimizer step: at least one each is needed")
+        )
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     if config.train.max_tokens_per_microbatch < longest:
         out.append(
@@ -81,7 +93,8 @@ def _layout(config: Config) -> list[Problem]:
         out.append(
             (
                 "placement.mode",
-                f"colocate shares each device between one trainer rank and one engine rank: {world_size(config)} trainer ranks, {engine_devices(config)} engine devices",
+                f"colocate shares each device between one trainer rank and one engine rank: {world_size(config)} trainer ranks, "
+                f"{engine_devices(config)} engine devices",
             )
         )
     return out

@@ -15,7 +15,8 @@ from vime.training.batch import TrainBatch
 def assemble(samples: Sequence[Sample], config: Config) -> TrainBatch:
     """The train batch of one step, in the order of `samples`.
 
-    A sample whose reward could not be had takes part in nothing: no group mean, no token in the loss. `rollout.truncated: mask` does the same to answers cut at the limit, but
+    A sample whose reward could not be had takes part in nothing: no group mean, no token in the loss. `rollout.truncated: mask` does the same to
+    answers cut at the limit, but
     their reward stays in the group's mean.
     """
     rewards_B = np.array([np.nan if sample.reward is None else sample.reward for sample in samples], dtype=np.float64)

@@ -41,7 +41,14 @@ class Progress:
         if done % self.every and step + 1 != self.steps:
             return
         left = (time.monotonic() - self.begin) / done * (self.steps - step - 1)
-        shown = {"reward": "rollout/reward_mean", "loss": "train/loss", "grad": "train/grad_norm", "gap": "train/logprob_gap_mean", "len": "rollout/response_len_mean", "s": "perf/step_s"}
+        shown = {
+            "reward": "rollout/reward_mean",
+            "loss": "train/loss",
+            "grad": "train/grad_norm",
+            "gap": "train/logprob_gap_mean",
+            "len": "rollout/response_len_mean",
+            "s": "perf/step_s",
+        }
         values = "  ".join(f"{label} {metrics[key]:.4g}" for label, key in shown.items() if key in metrics)
         print(f"{self.name}  step {step + 1}/{self.steps}  {values}  left {left:.0f} s", file=sys.stderr, flush=True)
 

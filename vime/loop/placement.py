@@ -41,7 +41,8 @@ def check_devices(config: Config, per_node: int, kind: str) -> int:
     if needed > there:
         shared = " (shared)" if config.placement.mode == "colocate" else ""
         raise UserError(
-            f"placement: {needed} devices{shared} are needed ({world_size(config)} trainer ranks, {engine_devices(config)} engine devices, {config.placement.mode}), "
+            f"placement: {needed} devices{shared} are needed ({world_size(config)} trainer ranks, {engine_devices(config)} engine "
+            f"devices, {config.placement.mode}), "
             f"but {config.placement.nodes} node(s) with {per_node} {kind} device(s) each have {there}: lower parallel.* or rollout.engines, "
             "or set placement.devices_per_node (on CPU a device is only a slot, and more slots than cores are allowed)"
         )
@@ -59,7 +60,8 @@ def place(config: Config, platform: Any, timeout_s: float) -> tuple[Any, dict[in
     group = placement_group([{platform.ray_resource: float(bundle.devices)} for bundle in bundles], strategy="PACK")
     if not group.wait(timeout_s):
         raise UserError(
-            f"placement: the cluster could not give {[bundle.devices for bundle in bundles]} {platform.ray_resource} within {timeout_s:g} s; it has {ray.available_resources()}"
+            f"placement: the cluster could not give {[bundle.devices for bundle in bundles]} {platform.ray_resource} within "
+            f"{timeout_s:g} s; it has {ray.available_resources()}"
         )
     trainers: dict[int, dict[str, Any]] = {}
     engines: dict[int, dict[str, Any]] = {}

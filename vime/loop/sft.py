@@ -55,7 +55,9 @@ class LabelBatches:
         self.rng = random.Random(config.seed)
         longest = max(len(prompt.ids) + len(label) for prompt, label in zip(self.prompts, self.labels, strict=True))
         if longest > config.train.max_tokens_per_microbatch:
-            raise UserError(f"train.max_tokens_per_microbatch: {config.train.max_tokens_per_microbatch} cannot hold the longest prompt with its label, {longest} tokens")
+            raise UserError(
+                f"train.max_tokens_per_microbatch: {config.train.max_tokens_per_microbatch} cannot hold the longest prompt with its label, {longest} tokens"
+            )
 
     def next(self) -> TrainBatch:
         sequences, masks = [], []

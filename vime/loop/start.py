@@ -31,7 +31,10 @@ def start_training(resolved: Resolved, out: Path | None) -> Path:
 
 
 def resume_training(path: Path, file: Path | None, overrides: list[str]) -> Path:
-    """Go on with the run in `path` from its last complete checkpoint (from its start when there is none). Only where it is written may differ from the run's configuration."""
+    """Go on with the run in `path` from its last complete checkpoint (from its start when there is none).
+
+    Only where it is written may differ from the run's configuration.
+    """
     from vime.loop.sync import SyncRun, open_inputs
     from vime.training.checkpoint import latest
 
@@ -40,7 +43,9 @@ def resume_training(path: Path, file: Path | None, overrides: list[str]) -> Path
     recorded = run.manifest()["config_hash"]
     given = resolve(file, overrides) if file is not None else resolved
     if given.hash != recorded:
-        raise UserError(f"--resume {path}: this configuration (hash {given.hash[:12]}) is not the run's (hash {recorded[:12]}): resume without changes, or start a new run")
+        raise UserError(
+            f"--resume {path}: this configuration (hash {given.hash[:12]}) is not the run's (hash {recorded[:12]}): resume without changes, or start a new run"
+        )
     platform = prepare(resolved.config)
     checkpoint = latest(run.checkpoints)
     with open_inputs(resolved.config) as inputs, attempt(run, f"resume from {checkpoint.name if checkpoint else 'the start: no complete checkpoint'}"):

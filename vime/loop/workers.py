@@ -18,7 +18,11 @@ class Pending:
         self.reference, self.worker, self.method = reference, worker, method
 
     def result(self, timeout_s: float, stage: str) -> Any:
-        """Wait for it. Raises what the worker raised if that is a UserError or RunError; RunError(stage, …) naming the worker when it died, failed otherwise, or took longer."""
+        """Wait for it.
+
+        Raises what the worker raised if that is a UserError or RunError; RunError(stage, …) naming the worker when it died, failed otherwise, or took
+        longer.
+        """
         try:
             return ray.get(self.reference, timeout=timeout_s)
         except GetTimeoutError:

