@@ -74,7 +74,8 @@ class Provenance(BaseModel):
 def load_baseline(source: Sequence[Path | Run] | Path | Run | None, format: str | None = None) -> tuple[list[Run], str]:
     """(runs, path of the baseline folder or ""). `source`: runs, run paths and baseline folders, mixed; None: no baseline.
 
-    A baseline folder that is not there is no baseline; a run that is not there is an error. Raises ReportError for a folder whose files do not match their hashes.
+    A baseline folder that is not there is no baseline; a run that is not there is an error. Raises ReportError for a folder whose files
+    do not match their hashes.
     """
     items = [] if source is None else [source] if isinstance(source, Path | Run) else list(source)
     runs: list[Run] = []
@@ -116,7 +117,9 @@ def read_folder(folder: Path) -> list[Run]:
         except UnreadableRun as error:
             raise ReportError(f"{error}: the baseline is damaged: restore it from git") from None
         if slim_sha(run) != entry.slim_sha:
-            raise ReportError(f"{folder / entry.path}: its curves do not match the hash in {FILE}: a baseline is changed only by `python -m reports baseline record`")
+            raise ReportError(
+                f"{folder / entry.path}: its curves do not match the hash in {FILE}: a baseline is changed only by `python -m reports baseline record`"
+            )
         runs.append(run)
     return runs
 

@@ -27,7 +27,9 @@ baseline_app = typer.Typer(no_args_is_help=True, help="Keep baselines: whole run
 app.add_typer(baseline_app, name="baseline")
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories or JSONL files.", show_default=False)]
-RecipeOption = Annotated[str | None, typer.Option("--recipe", help="A recipe of the matrix or a YAML file; default: the one the runs' labels name.", show_default=False)]
+RecipeOption = Annotated[
+    str | None, typer.Option("--recipe", help="A recipe of the matrix or a YAML file; default: the one the runs' labels name.", show_default=False)
+]
 FormatOption = Annotated[str | None, typer.Option("--format", help="Force a reader (vime, jsonl) instead of choosing by content.", show_default=False)]
 OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 
@@ -35,7 +37,10 @@ OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a bro
 @app.command()
 def judge(
     runs: Runs,
-    baseline: Annotated[list[Path] | None, typer.Option("--baseline", "-b", help="Baseline folder or run; may be repeated. Default: the cell's, in matrix/baselines.", show_default=False)] = None,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option("--baseline", "-b", help="Baseline folder or run; may be repeated. Default: the cell's, in matrix/baselines.", show_default=False),
+    ] = None,
     recipe: RecipeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the verdict: a .json file, or a directory.", show_default=False)] = None,
@@ -59,12 +64,13 @@ def judge(
     """Judge runs against a baseline. Exit code: 0 PASS, 1 FAIL, 10 INCONCLUSIVE, 11 INCOMPLETE, 12 INVALID, 13 INFRA, 15 NO_BASELINE, 2 a mistake in the command.
 
     python -m reports judge results/qwen3-4b.cpu.colocate/seed-100
-    python -m reports judge a.jsonl -b b0.jsonl -b b1.jsonl -b b2.jsonl --planned-steps 100 --delta-first 0.1 --delta-last 0.03 --delta-whole 0.025 --sided two
+    python -m reports judge a.jsonl -b b0.jsonl -b b1.jsonl -b b2.jsonl --planned-steps 100 --sided two --delta-first 0.1 --delta-last 0.03 \
+      --delta-whole 0.025
     """
     from reports.judge import judge as judge_runs
     from reports.readers import read_runs
-    from reports.show import print_verdict
     from reports.rules import resolve
+    from reports.show import print_verdict
 
     given = {
         "metric": metric, "better": better, "sided": sided, "planned_steps": planned_steps, "first": first, "last": last, "delta_first": delta_first,
@@ -157,7 +163,9 @@ def calibrate(
 @baseline_app.command("record")
 def baseline_record(
     runs: Runs,
-    into: Annotated[Path, typer.Option("-o", "--into", help="Where baselines are kept; the folder inside is named after the science hash.")] = Path("matrix/baselines"),
+    into: Annotated[Path, typer.Option("-o", "--into", help="Where baselines are kept; the folder inside is named after the science hash.")] = Path(
+        "matrix/baselines"
+    ),
     recipe: RecipeOption = None,
     name: Annotated[str | None, typer.Option(help="Folder name for runs without a science hash.", show_default=False)] = None,
     reason: Annotated[str | None, typer.Option(help="Why an existing baseline is replaced.", show_default=False)] = None,

@@ -63,10 +63,14 @@ def read_file(path: Path) -> Held:
         raise ReportError(f"--recipe {path}: no such file")
     document = read_yaml(path)
     is_recipe = isinstance(document.data, dict) and "judge" in document.data
-    value = typed(document, Recipe if is_recipe else JudgeRule)  # type: ignore[type-var]
-    if value is None or document.problems:
-        raise ReportError(str(document.problems[0]) if document.problems else f"{path}: empty")
-    return _held(value) if isinstance(value, Recipe) else Held(value, Declared(), name=path.stem)
+    recipe, rule = (typed(document, Recipe), None) if is_recipe else (None, typed(document, JudgeRule))
+    if document.problems:
+        raise ReportError(str(document.problems[0]))
+    if recipe is not None:
+        return _held(recipe)
+    if rule is None:
+        raise ReportError(f"--recipe {path}: the file is empty")
+    return Held(rule, Declared(), name=path.stem)
 
 
 def _held(recipe: Recipe, cell: str | None = None, science: str | None = None, baseline: Path | None = None) -> Held:

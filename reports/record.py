@@ -27,13 +27,21 @@ KEPT_IN_MANIFEST = ("schema_version", "seed", "labels", "planned_steps", "commit
 
 
 def record(
-    runs: Sequence[Run], rule: JudgeRule, declared: Declared, into: Path, command: str, *, name: str | None = None, reason: str | None = None, approver: str | None = None
+    runs: Sequence[Run],
+    rule: JudgeRule,
+    declared: Declared,
+    into: Path,
+    command: str,
+    *,
+    name: str | None = None,
+    reason: str | None = None,
+    approver: str | None = None,
 ) -> Path:
     """Write the baseline of `runs` under `into` and return its folder, named after the science hash (or `name`, for runs without one).
 
-    Raises ReportError, naming every run and why, for runs that are broken, unfinished, out of their bands, that did not learn, that stand apart from the others,
-    that are copies, that a verdict next to them calls FAIL, INCOMPLETE or INVALID, or whose seed is not 0 to 99; and for a folder that has a baseline already, without
-    reason and approver.
+    Raises ReportError, naming every run and why, for runs that are broken, unfinished, out of their bands, that did not learn, that stand apart from the
+    others, that are copies, that a verdict next to them calls FAIL, INCOMPLETE or INVALID, or whose seed is not 0 to 99; and for a folder that has a baseline
+    already, without reason and approver.
     """
     refused = refusals(runs, rule, declared)
     if refused:
@@ -46,7 +54,11 @@ def record(
     if previous:
         _keep_for_review(folder, previous, runs, rule, now)
     entries = [_write_run(folder, run, rule) for run in sorted(runs, key=lambda run: int(run.seed or 0))]
-    replaced = Replaced(reason=reason, approver=approver, date=now.isoformat(timespec="seconds"), previous=[run.sha for run in previous]) if previous and reason and approver else None
+    replaced = (
+        Replaced(reason=reason, approver=approver, date=now.isoformat(timespec="seconds"), previous=[run.sha for run in previous])
+        if previous and reason and approver
+        else None
+    )
     write_json(folder / FILE, _provenance(runs, entries, rule, declared, command, now, replaced).model_dump())
     return folder
 
@@ -54,7 +66,11 @@ def record(
 def refusals(runs: Sequence[Run], rule: JudgeRule, declared: Declared) -> list[str]:
     """Why these runs may not become a baseline, one line each; empty if they may."""
     seeds = [run.seed for run in runs]
-    lines = [f"{run.name}: seed {run.seed}; baselines take seeds 0 to {FIRST_CANDIDATE_SEED - 1}" for run in runs if run.seed is None or not 0 <= run.seed < FIRST_CANDIDATE_SEED]
+    lines = [
+        f"{run.name}: seed {run.seed}; baselines take seeds 0 to {FIRST_CANDIDATE_SEED - 1}"
+        for run in runs
+        if run.seed is None or not 0 <= run.seed < FIRST_CANDIDATE_SEED
+    ]
     lines += [f"seed {seed} is there {seeds.count(seed)} times" for seed in sorted({s for s in seeds if s is not None and seeds.count(s) > 1})]
     lines += [line for run in runs if (line := _judged_badly(run))]
     own = Case((), runs, rule, declared)

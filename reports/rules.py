@@ -50,10 +50,10 @@ def _changed(rule: JudgeRule, given: Mapping[str, Any]) -> JudgeRule:
 
 
 def _made(runs: Sequence[Run], given: Mapping[str, Any]) -> JudgeRule:
-    planned = given.get("planned_steps") or next((run.planned_steps for run in runs if run.planned_steps), None)
+    planned: int = given.get("planned_steps") or next((run.planned_steps for run in runs if run.planned_steps), 0)
     missing = [f"--delta-{name}" for name in ("first", "last", "whole") if f"delta_{name}" not in given]
     missing += ["--sided one|two"] if "sided" not in given else []
-    missing += ["--planned-steps"] if planned is None else []
+    missing += ["--planned-steps"] if not planned else []
     if missing:
         raise ReportError(f"no recipe is named by the runs or by --recipe: give {', '.join(missing)} (δ: the largest difference that does not matter)")
     windows = {"first": given.get("first") or max(5, math.ceil(planned / 10)), "last": given.get("last") or max(10, math.ceil(planned / 4))}

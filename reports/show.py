@@ -78,7 +78,15 @@ def cells(comparison: Comparison) -> tuple[str, ...]:
     low = "any" if comparison.margin_low is None else value(comparison.margin_low)
     high = "any" if comparison.margin_high is None else value(comparison.margin_high)
     allowed = f"δ {comparison.delta:g}" if comparison.state == "descriptive" else f"{low} … {high}"
-    return (comparison.title, f"{comparison.candidate_mean:.4f}", f"{comparison.baseline_mean:.4f}", value(comparison.difference), interval, allowed, comparison.state)
+    return (
+        comparison.title,
+        f"{comparison.candidate_mean:.4f}",
+        f"{comparison.baseline_mean:.4f}",
+        value(comparison.difference),
+        interval,
+        allowed,
+        comparison.state,
+    )
 
 
 def print_table(results: Sequence[CellResult], console: Console | None = None) -> None:

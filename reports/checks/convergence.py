@@ -45,7 +45,7 @@ def _comparison(decision: Decision, candidate: np.ndarray, baseline: np.ndarray)
         margin_high=margin_high,
         se=finite(interval.se),
         df=finite(interval.df),
-        state=state,  # type: ignore[arg-type]
+        state=state,
         far_better=bool(decision.far_better) and margin.statistic != "residual",
         text=text,
     )

@@ -93,10 +93,18 @@ def _band(run: Run, name: str, value: float, band: float, text: str) -> Check:
 
 
 def _result(run: Run, name: str, good: bool, text: str, value: float | None, limit: float | None) -> Check:
-    return Check(stage="exactness", name=name, run=run.name, state="good" if good else "bad", outcome=Outcome.FAIL, text=f"{run.name}: {text}", value=value, limit=limit)
+    return Check(
+        stage="exactness", name=name, run=run.name, state="good" if good else "bad", outcome=Outcome.FAIL, text=f"{run.name}: {text}", value=value, limit=limit
+    )
 
 
 def _missing(run: Run, name: str, text: str, limit: float | None) -> Check:
     return Check(
-        stage="exactness", name=name, run=run.name, state="missing", outcome=Outcome.INVALID, text=f"{run.name}: {text}; a missing metric is never a pass", limit=limit
+        stage="exactness",
+        name=name,
+        run=run.name,
+        state="missing",
+        outcome=Outcome.INVALID,
+        text=f"{run.name}: {text}; a missing metric is never a pass",
+        limit=limit,
     )

@@ -63,7 +63,10 @@ def _finite(run: Run, case: Case, who: str, broken: Outcome) -> Check:
         bad = curve.first_bad_step if curve is not None else None
         if curve is not None and bad is not None:
             value = float(curve.at(np.array([bad]))[0])
-            return _check("finite", who, False, broken, f"{who}: {metric} is {value} at step {bad}, the first of {int((~np.isfinite(curve.values)).sum())}")
+            count = int((~np.isfinite(curve.values)).sum())
+            return _check(
+                "finite", who, False, broken, f"{who}: {metric} is {value} at step {bad}" + (f", the first of {count} such steps" if count > 1 else "")
+            )
     return _check("finite", who, True, broken, f"{who}: finite")
 
 
@@ -76,7 +79,15 @@ def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
     if not len(missing) and done[-1] < start + planned:
         return _check("complete", who, True, short, f"{who}: {planned}/{planned} steps", value=float(planned), limit=float(planned))
     if done[-1] >= start + planned:
-        return _check("complete", who, False, Outcome.INVALID, f"{who}: went on to step {done[-1]}, {planned} steps are planned", value=float(len(done)), limit=float(planned))
+        return _check(
+            "complete",
+            who,
+            False,
+            Outcome.INVALID,
+            f"{who}: went on to step {done[-1]}, {planned} steps are planned",
+            value=float(len(done)),
+            limit=float(planned),
+        )
     stopped = _early_stop(run)
     if case.rule.early_stop and stopped and not len(np.setdiff1d(expected[expected <= done[-1]], done)):
         return _check("complete", who, True, short, f"{who}: stopped early at step {done[-1]} ({stopped}), as the recipe allows")
@@ -84,7 +95,15 @@ def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
     reached = len(expected) - len(missing)
     text = f"{who}: {reached}/{len(expected)} steps; missing: step {span(missing.tolist())}{_why_ended(run)}"
     if infra:
-        return _check("complete", who, False, Outcome.INFRA if short is Outcome.INCOMPLETE else short, f"{text}; lost to infrastructure: {infra}", value=reached, limit=len(expected))
+        return _check(
+            "complete",
+            who,
+            False,
+            Outcome.INFRA if short is Outcome.INCOMPLETE else short,
+            f"{text}; lost to infrastructure: {infra}",
+            value=reached,
+            limit=len(expected),
+        )
     return _check("complete", who, False, short, text, value=reached, limit=len(expected))
 
 
@@ -95,11 +114,15 @@ def _early_stop(run: Run) -> str:
 
 def _why_ended(run: Run) -> str:
     errors = [event for event in run.events if event.get("event") == "error"]
-    return f"; its last error, in {errors[-1].get('stage', '?')}: {str(errors[-1].get('text', '')).splitlines()[0][:200]}" if errors and errors[-1].get("text") else ""
+    return (
+        f"; its last error, in {errors[-1].get('stage', '?')}: {str(errors[-1].get('text', '')).splitlines()[0][:200]}"
+        if errors and errors[-1].get("text")
+        else ""
+    )
 
 
 def _check(name: str, run: str, good: bool, outcome: Outcome, text: str, state: str = "bad", value: float | None = None, limit: float | None = None) -> Check:
-    return Check(stage="integrity", name=name, run=run, state="good" if good else state, outcome=outcome, text=text, value=value, limit=limit)  # type: ignore[arg-type]
+    return Check(stage="integrity", name=name, run=run, state="good" if good else state, outcome=outcome, text=text, value=value, limit=limit)
 
 
 def reward_values_in_range(run: Run, low: float, high: float, who: str) -> Check:

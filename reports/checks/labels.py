@@ -42,12 +42,14 @@ def _sides_agree(case: Case) -> Iterator[Check]:
         return
     theirs = {run.science_hash for run in case.baseline}
     ours = {run.science_hash for run in case.candidates} or theirs
-    if ours == theirs and len(ours) == 1 or case.declared.assume_comparable and None in ours | theirs:
+    if (ours == theirs and len(ours) == 1) or (case.declared.assume_comparable and None in ours | theirs):
         known = next(iter(ours - {None}), None)
         yield _check("science hash", "", True, Outcome.INVALID, f"science hash {short(known)} on both sides" if known else UNPROVEN)
         return
     words = f"science hashes differ: candidates {', '.join(sorted(map(short, ours)))}; baseline {', '.join(sorted(map(short, theirs)))}"
-    yield _check("science hash", "", False, Outcome.INVALID, f"{words} (runs without one are compared only with --assume-comparable)", missing=None in ours | theirs)
+    yield _check(
+        "science hash", "", False, Outcome.INVALID, f"{words} (runs without one are compared only with --assume-comparable)", missing=None in ours | theirs
+    )
 
 
 UNPROVEN = "no science hash on one side or both: that the runs are comparable is the caller's claim"
@@ -55,11 +57,11 @@ UNPROVEN = "no science hash on one side or both: that the runs are comparable is
 
 def _reward(case: Case) -> Iterator[Check]:
     declared_id, declared_range = case.declared.reward_id, case.declared.reward_range
-    reference = next((run.labels["reward"] for run in case.baseline if isinstance(run.labels.get("reward"), dict)), {})
+    reference = next((reward for run in case.baseline if (reward := _labelled_reward(run))), {})
     want_id = declared_id or reference.get("id")
     want_range = list(declared_range) if declared_range else reference.get("range")
     for run in case.candidates:
-        own = run.labels.get("reward") if isinstance(run.labels.get("reward"), dict) else {}
+        own = _labelled_reward(run)
         if want_id is not None:
             yield _same_reward(run, own, want_id, want_range, bool(case.declared.assume_comparable))
         limits = want_range or own.get("range")
@@ -67,12 +69,19 @@ def _reward(case: Case) -> Iterator[Check]:
             yield reward_values_in_range(run, float(limits[0]), float(limits[1]), run.name)
 
 
+def _labelled_reward(run: Run) -> dict[str, Any]:
+    reward = run.labels.get("reward")
+    return reward if isinstance(reward, dict) else {}
+
+
 def _same_reward(run: Run, own: dict[str, Any], want_id: str, want_range: Any, vouched: bool) -> Check:
     if not own and vouched:
         return _check("reward", run.name, True, Outcome.INVALID, f"{run.name}: no reward id; {want_id} is the caller's claim")
     same_range = want_range is None or _floats(own.get("range")) == _floats(want_range)
     good = own.get("id") == want_id and same_range
-    text = f"{run.name}: reward {own.get('id')} {own.get('range')}" + ("" if good else f", expected {want_id} {want_range}: another definition or scale is not comparable")
+    text = f"{run.name}: reward {own.get('id')} {own.get('range')}" + (
+        "" if good else f", expected {want_id} {want_range}: another definition or scale is not comparable"
+    )
     return _check("reward", run.name, good, Outcome.INVALID, text, missing=not own)
 
 

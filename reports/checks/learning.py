@@ -12,7 +12,7 @@ from reports.stats.summary import Grid, best_window_end, drop_from_best, gain, r
 from reports.verdict import Check
 
 DROP_LEVEL = 0.005  # one-sided chance that a healthy run's own drop from its best window is called a collapse
-DROP_SE = 4.0  # within-run standard errors a drop must exceed where the baseline is too small to say what is usual
+DROP_SE = 4.0  # within-run standard errors of a difference of two windows that a drop must exceed in any case
 LEAST_RUNS_FOR_GAIN = 2
 LEAST_RUNS_FOR_DROP = 3
 
@@ -51,13 +51,17 @@ def least_gain(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, at
 
 
 def largest_drop(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule) -> np.ndarray:
-    """float64[..., n]: the drop from the best window that is usual (shapes as in `least_gain`). δ of the last window is always allowed."""
+    """float64[..., n]: the drop from the best window that is usual (shapes as in `least_gain`).
+
+    Usual is what the baseline's runs show, and at least what the candidate's own step noise makes of the best of many windows;
+    δ of the last window is always allowed.
+    """
     width, runs = rule.windows.first, baseline.shape[-2]
     limit = DROP_SE * residual_sd(candidates) * np.sqrt(2 / width)
     if runs >= LEAST_RUNS_FOR_DROP:
         drops = drop_from_best(baseline, width)
         usual = drops.mean(axis=-1) + t_quantile(1 - DROP_LEVEL, runs - 1) * run_sd(drops) * np.sqrt(1 + 1 / runs)
-        limit = np.broadcast_to(usual[..., None], limit.shape)
+        limit = np.maximum(limit, usual[..., None])
     return np.maximum(limit, rule.delta.last if rule.delta else 0.0)
 
 

@@ -23,7 +23,11 @@ def compare(case: Case) -> list[Resource]:
             continue
         ratio = ours / theirs
         worse = ratio > ADVISORY if more_is_worse else ratio < 1 / ADVISORY
-        found.append(Resource(metric=metric, candidate=ours, baseline=theirs, ratio=ratio, worse=worse, text=f"{title(metric)}: {ours:.4g} against {theirs:.4g}, {ratio:.2f}×"))
+        found.append(
+            Resource(
+                metric=metric, candidate=ours, baseline=theirs, ratio=ratio, worse=worse, text=f"{title(metric)}: {ours:.4g} against {theirs:.4g}, {ratio:.2f}×"
+            )
+        )
     return found
 
 

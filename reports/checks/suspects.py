@@ -39,7 +39,9 @@ def _errors(case: Case, finding: Finding) -> Iterator[Suspect]:
     for run in case.candidates:
         errors = [event for event in run.events if event.get("event") == "error"]
         if errors:
-            yield Suspect(name=str(errors[-1].get("stage", "unknown stage")), evidence=f"{run.name} ended with an error: {str(errors[-1].get('text', ''))[:300]}")
+            yield Suspect(
+                name=str(errors[-1].get("stage", "unknown stage")), evidence=f"{run.name} ended with an error: {str(errors[-1].get('text', ''))[:300]}"
+            )
 
 
 def _numerics(case: Case, finding: Finding) -> Iterator[Suspect]:
@@ -72,7 +74,11 @@ def _gap_jump(case: Case, finding: Finding) -> Iterator[Suspect]:
         over = np.flatnonzero(later > limit)
         if len(over):
             step, value = int(curve.steps[1 + over[0]]), float(later[over[0]])
-            yield Suspect(name="weight sync", evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}, largest {later.max():.3g}: engine and trainer part after an update")
+            yield Suspect(
+                name="weight sync",
+                evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}, largest {later.max():.3g}: "
+                "engine and trainer part after an update",
+            )
 
 
 def _sampler(case: Case, finding: Finding) -> Iterator[Suspect]:
@@ -83,7 +89,10 @@ def _sampler(case: Case, finding: Finding) -> Iterator[Suspect]:
         if SAMPLER_Z in run.curves and usual is not None:
             score = sampler_score(run.curves[SAMPLER_Z].values)
             if score > max(2 * usual, SHIFT_SD):
-                yield Suspect(name="sampling", evidence=f"{run.name}: sampled tokens are {score:.1f} standard errors from the assumed distribution, the baseline at most {usual:.1f}")
+                yield Suspect(
+                    name="sampling",
+                    evidence=f"{run.name}: sampled tokens are {score:.1f} standard errors from the assumed distribution, the baseline at most {usual:.1f}",
+                )
 
 
 def _rewards(case: Case, finding: Finding) -> Iterator[Suspect]:
@@ -97,7 +106,10 @@ def _collapse(case: Case, finding: Finding) -> Iterator[Suspect]:
     unlearned = {check.run for check in _bad(finding[0], "learning") if (check.value or 0.0) < 0}
     for check in _bad(finding[0], "collapse"):
         if check.run in unlearned:
-            yield Suspect(name="direction of the update: sign of the advantage, or rewards paired with the wrong answers", evidence=f"{check.text}; it falls from the start")
+            yield Suspect(
+                name="direction of the update: sign of the advantage, or rewards paired with the wrong answers",
+                evidence=f"{check.text}; it falls from the start",
+            )
         else:
             yield Suspect(name="late collapse", evidence=check.text)
 
@@ -111,7 +123,10 @@ def _learning_rate(case: Case, finding: Finding) -> Iterator[Suspect]:
 def _first_window(case: Case, finding: Finding) -> Iterator[Suspect]:
     for comparison in finding[1]:
         if comparison.statistic == "first" and comparison.state == "outside":
-            yield Suspect(name="start of the run: weights, prompts or sampling", evidence=f"{comparison.text}: the policy or its sampler differs before training can matter")
+            yield Suspect(
+                name="start of the run: weights, prompts or sampling",
+                evidence=f"{comparison.text}: the policy or its sampler differs before training can matter",
+            )
 
 
 def _shifted(case: Case, finding: Finding) -> Iterator[Suspect]:
@@ -119,7 +134,15 @@ def _shifted(case: Case, finding: Finding) -> Iterator[Suspect]:
     if not _off(finding):
         return
     words = []
-    for metric in ("train/grad_norm", "train/entropy", "train/ppo_kl", "train/kl_ref", "rollout/response_len_mean", "rollout/truncated_frac", "spec/accept_len"):
+    for metric in (
+        "train/grad_norm",
+        "train/entropy",
+        "train/ppo_kl",
+        "train/kl_ref",
+        "rollout/response_len_mean",
+        "rollout/truncated_frac",
+        "spec/accept_len",
+    ):
         theirs = [value for run in case.baseline if (value := _mean([run], metric)) is not None]
         ours = _mean(case.candidates, metric)
         if ours is None or len(theirs) < 3:
@@ -135,7 +158,9 @@ def _trainer(case: Case, finding: Finding) -> Iterator[Suspect]:
     if not _off(finding) or list(_gap_jump(case, finding)) or list(_step0_gap(case, finding)):
         return
     if any(GAP_MEAN in run.curves for run in case.candidates):
-        yield Suspect(name="trainer, data or reward", evidence="the log-prob gap is flat, so the engine holds the trainer's weights; the reward is off all the same")
+        yield Suspect(
+            name="trainer, data or reward", evidence="the log-prob gap is flat, so the engine holds the trainer's weights; the reward is off all the same"
+        )
     else:
         yield Suspect(name="unknown", evidence=f"{GAP_MEAN} is not recorded: trainer, data and weight sync cannot be told apart")
 

@@ -29,7 +29,12 @@ def write(root: Path, out: Path, matrix_root: Path | None = None) -> Path:
         base.with_name(f"{base.name}.html").write_text(render("cell.html", view=view, now=now), encoding="utf-8")
         _json(base.with_name(f"{base.name}.json"), _cell_record(view))
         if view.reward:
-            write_png(base.with_name(f"{base.name}.png"), f"{view.result.id}: {view.result.title}", _in_picture(view), view.verdict.comparisons if view.verdict else [])
+            write_png(
+                base.with_name(f"{base.name}.png"),
+                f"{view.result.id}: {view.result.title}",
+                _in_picture(view),
+                view.verdict.comparisons if view.verdict else [],
+            )
     _json(out / "report.json", {"schema_version": 1, "created": now.isoformat(timespec="seconds"), "cells": [_summary(result) for result in results]})
     index = out / "index.html"
     index.write_text(render("index.html", views=views, now=now, counts=_counts(results)), encoding="utf-8")

@@ -33,7 +33,7 @@ def nice_range(low: float, high: float, log: bool) -> tuple[float, float]:
         bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
         return 10.0**bottom, 10.0 ** max(top, bottom + 1)
     if low == high:
-        return low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0)
+        return (0.0, 1.0) if low == 0 else (low - abs(low) * 0.1, high + abs(high) * 0.1)
     step = nice_step((high - low) / 5)
     return math.floor(low / step) * step, math.ceil(high / step) * step
 

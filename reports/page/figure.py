@@ -40,7 +40,9 @@ def _chart(axes, chart: Chart) -> None:  # type: ignore[no-untyped-def]
     for window in chart.windows:
         axes.axvspan(window.start - 0.5, window.end + 0.5, color="#000000", alpha=0.05, lw=0)
     if chart.band:
-        axes.fill_between(chart.band.steps, chart.band.low, chart.band.high, color="#8a8f98", alpha=0.25, lw=0, label=f"baseline, mean ± 2 sd of {chart.band.runs} runs")
+        axes.fill_between(
+            chart.band.steps, chart.band.low, chart.band.high, color="#8a8f98", alpha=0.25, lw=0, label=f"baseline, mean ± 2 sd of {chart.band.runs} runs"
+        )
         axes.plot(chart.band.steps, chart.band.mean, color="#5f646d", lw=1.2)
     for series in chart.series:
         steps, values = series.drawn()
@@ -69,7 +71,11 @@ def _forest(axes, comparisons: list[Comparison]) -> None:  # type: ignore[no-unt
         if shape.low is not None and shape.high is not None:
             axes.plot(np.clip([shape.low, shape.high], -REACH, REACH), [row, row], color=colour, lw=2.5, solid_capstyle="butt")
         axes.plot([at], [row], marker="o" if abs(shape.at) <= REACH else "<" if shape.at < 0 else ">", color=colour, ms=7)
-    axes.set_yticks(range(len(comparisons)), [f"{c.title}\n{c.difference:.2f}×" if c.scale == "ratio" else f"{c.title}\n{c.difference:+.4f}" for c in reversed(comparisons)], fontsize=8)
+    axes.set_yticks(
+        range(len(comparisons)),
+        [f"{c.title}\n{c.difference:.2f}×" if c.scale == "ratio" else f"{c.title}\n{c.difference:+.4f}" for c in reversed(comparisons)],
+        fontsize=8,
+    )
     axes.set_xlim(-REACH, REACH)
     axes.set_xticks([-2, -1, 0, 1, 2], ["−2 δ", "−δ", "0", "+δ", "+2 δ"], fontsize=8)
     axes.axvline(0, color="#5f646d", lw=0.8)

@@ -74,7 +74,11 @@ def _row(comparison: Comparison, x: Scale, top: int, width: int) -> str:
         low, high = max(shape.low, -REACH), min(shape.high, REACH)
         if low < REACH and high > -REACH:
             parts.append(f'<line class="interval {comparison.state}" x1="{float(x(low)):.1f}" x2="{float(x(high)):.1f}" y1="{y}" y2="{y}"/>')
-            parts += [f'<line class="end {comparison.state}" x1="{float(x(end)):.1f}" x2="{float(x(end)):.1f}" y1="{y - 6}" y2="{y + 6}"/>' for end in (low, high) if abs(end) < REACH]
+            parts += [
+                f'<line class="end {comparison.state}" x1="{float(x(end)):.1f}" x2="{float(x(end)):.1f}" y1="{y - 6}" y2="{y + 6}"/>'
+                for end in (low, high)
+                if abs(end) < REACH
+            ]
     arrow = "◀" if shape.at < -REACH else "▶" if shape.at > REACH else ""
     if arrow:
         anchor = "start" if shape.at < 0 else "end"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from matrix.outcome import Outcome
 from reports.results import age
@@ -36,6 +37,8 @@ def _environment() -> Environment:
         "marks": MARKS,
         "meanings": MEANINGS,
         "age": age,
+        "breakable": breakable,
+        "ranges": ranges,
         "css_of": lambda outcome: str(outcome).lower().replace("_", "-"),
     }
     return environment
@@ -43,3 +46,19 @@ def _environment() -> Environment:
 
 def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
+
+
+def breakable(cell_id: str) -> Markup:
+    """A cell id that may break after a dot or a plus."""
+    return Markup(str(escape(cell_id)).replace(".", ".<wbr>").replace("+", "+<wbr>"))
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`100–102, 105` for 100, 101, 102, 105."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)

@@ -39,7 +39,7 @@ def draw(chart: Chart, size: Size, css: str = "") -> str:
     x = Scale(first, max(last, first + 1), size.left, size.width - size.right)
     y = Scale(low, high, size.height - size.bottom, size.top, chart.log)
     parts = [_windows(chart.windows, x, size), _grid(x, y, size), _band(chart, x, y), *(_line(series, x, y) for series in _back_to_front(chart))]
-    parts += [_limit(chart, y, size), '<line class="cross" y1="%d" y2="%d" hidden />' % (size.top, size.height - size.bottom)]
+    parts += [_limit(chart, y, size), f'<line class="cross" y1="{size.top}" y2="{size.height - size.bottom}" hidden=""/>']
     return (
         f'<svg class="chart {css}" viewBox="0 0 {size.width} {size.height}" role="img" aria-label="{escape(chart.title)} by step" '
         f'data-x="{first:g},{max(last, first + 1):g},{size.left},{size.width - size.right}">{"".join(parts)}</svg>'
@@ -52,14 +52,20 @@ def spark(chart: Chart) -> str:
     if extent is None:
         return ""
     first, last, low, high = extent
-    x, y = Scale(first, max(last, first + 1), SPARK.left, SPARK.width - SPARK.right), Scale(low, high if high > low else low + 1, SPARK.height - SPARK.bottom, SPARK.top)
-    lines = "".join(_line(series, x, y) for series in _back_to_front(chart) if series.group or not chart.band)
+    x, y = (
+        Scale(first, max(last, first + 1), SPARK.left, SPARK.width - SPARK.right),
+        Scale(low, high if high > low else low + 1, SPARK.height - SPARK.bottom, SPARK.top),
+    )
+    lines = "".join(_line(series, x, y, marks=False) for series in _back_to_front(chart) if series.group or not chart.band)
     return f'<svg class="spark" viewBox="0 0 {SPARK.width} {SPARK.height}" role="img" aria-label="{escape(chart.title)}">{_band(chart, x, y)}{lines}</svg>'
 
 
 def hover_data(chart: Chart) -> str:
     """JSON the page's script reads to show values under the pointer: steps, and per candidate and for the baseline's mean one list of values."""
-    steps = sorted({int(step) for series in chart.candidates for step in series.drawn()[0]} | (set(chart.band.steps.tolist()) if chart.band and not chart.candidates else set()))
+    steps = sorted(
+        {int(step) for series in chart.candidates for step in series.drawn()[0]}
+        | (set(chart.band.steps.tolist()) if chart.band and not chart.candidates else set())
+    )
     lines = [{"name": series.name, "group": series.group, "values": _at(steps, series.steps, series.values)} for series in chart.candidates]
     if chart.band:
         lines.append({"name": "baseline mean", "group": 0, "values": _at(steps, chart.band.steps, chart.band.mean)})
@@ -77,7 +83,7 @@ def _back_to_front(chart: Chart) -> list[Series]:
 
 def _grid(x: Scale, y: Scale, size: Size) -> str:
     bottom, parts = size.height - size.bottom, []
-    for value in ticks(y.low, y.high, y.log, max(3, size.height // 60)):
+    for value in ticks(y.low, y.high, y.log, max(4, size.height // 60)):
         at = float(y(value))
         parts.append(f'<line class="grid" x1="{size.left}" x2="{size.width - size.right}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text class="tick" x="{size.left - 6}" y="{at + 4:.1f}" text-anchor="end">{label(value)}</text>')
@@ -108,12 +114,12 @@ def _band(chart: Chart, x: Scale, y: Scale) -> str:
     return f'<polygon class="band" points="{" ".join(points)}"/><path class="mean" d="{_path(chart.band.steps, chart.band.mean, x, y)}"/>'
 
 
-def _line(series: Series, x: Scale, y: Scale) -> str:
+def _line(series: Series, x: Scale, y: Scale, marks: bool = True) -> str:
     steps, values = series.drawn()
     css = "base" if series.group == 0 else f"cand c{(series.group - 1) % 6 + 1}"
-    bad = steps[~np.isfinite(values)]
-    marks = "".join(f'<text class="bad-step" x="{float(x(step)):.1f}" y="{y.end + 12:.0f}" text-anchor="middle">✗ NaN</text>' for step in bad[:1]) if series.group else ""
-    return f'<path class="{css}" d="{_path(steps, values, x, y)}"><title>{escape(series.name)}</title></path>{marks}'
+    bad = steps[~np.isfinite(values)][:1] if marks and series.group else ()
+    text = "".join(f'<text class="bad-step" x="{float(x(step)):.1f}" y="{y.end + 12:.0f}" text-anchor="middle">✗ NaN at {step}</text>' for step in bad)
+    return f'<path class="{css}" d="{_path(steps, values, x, y)}"><title>{escape(series.name)}</title></path>{text}'
 
 
 def _path(steps: np.ndarray, values: np.ndarray, x: Scale, y: Scale) -> str:

@@ -98,7 +98,12 @@ def cell_view(result: CellResult) -> CellView:
 
 def drawn(chart: Chart, wide: svg.Size, narrow: svg.Size) -> Drawn:
     two = wide is not narrow
-    return Drawn(chart, Markup(svg.draw(chart, wide, "wide" if two else "")), Markup(svg.draw(chart, narrow, "narrow")) if two else Markup(), Markup(svg.hover_data(chart)))
+    return Drawn(
+        chart,
+        Markup(svg.draw(chart, wide, "wide" if two else "")),
+        Markup(svg.draw(chart, narrow, "narrow")) if two else Markup(),
+        Markup(svg.hover_data(chart)),
+    )
 
 
 def _runs(refs: Sequence[RunRef], found: Sequence[Path], metric: str) -> list[Run]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from matrix.rule import JudgeRule
 
 STATISTICS = ("first", "last", "whole", "residual")
+LONGEST_FIT = 20  # steps, rounded up to an odd number
 TITLES = {"first": "first window", "last": "last window", "whole": "whole curve", "residual": "noise within a run"}
 
 
@@ -54,19 +56,33 @@ def _positive(values: np.ndarray) -> np.ndarray:
 
 
 def residual_sd(values: np.ndarray) -> np.ndarray:
-    """Noise of a curve around its own local trend: Gasser, Sroka and Jennen-Steinmetz (1986) pseudo-residuals, blind to level and slope.
+    """Noise of a curve around its own local trend: root mean square distance to a Savitzky-Golay (1964) fit, a parabola over 21 steps (a third of
+    a shorter curve).
 
-    values: float64[..., S], S >= 3; s² = 2/(3(S-2)) Σ (x[i-1]/2 - x[i] + x[i+1]/2)². NaN for shorter curves.
+    values: float64[..., S]. Corrected for what the fit takes up, so that white noise gives its own standard deviation. NaN below 6 steps.
     """
-    if values.shape[-1] < 3:
+    steps = values.shape[-1]
+    if steps < 6:
         return np.full(values.shape[:-1], np.nan)
-    pseudo = values[..., :-2] / 2 - values[..., 1:-1] + values[..., 2:] / 2
-    return np.sqrt((pseudo**2).sum(axis=-1) * 2 / (3 * pseudo.shape[-1]))
+    width = max(5, min(LONGEST_FIT, steps // 3) // 2 * 2 + 1)
+    hat, half = _parabola(width), width // 2
+    inner = np.lib.stride_tricks.sliding_window_view(values, width, axis=-1) @ hat[half]
+    begin, end = values[..., :width] @ hat[:half].T, values[..., -width:] @ hat[half + 1 :].T
+    residual = values - np.concatenate([begin, inner, end], axis=-1)
+    return np.sqrt((residual**2).mean(axis=-1) / (1 - hat[half, half]))
+
+
+@lru_cache(maxsize=16)
+def _parabola(width: int) -> np.ndarray:
+    """float64[width, width]: row i maps the values of a window to the least-squares parabola's value at i."""
+    at = np.linspace(-1, 1, width)
+    basis = np.stack([np.ones(width), at, at**2], axis=1)
+    return basis @ np.linalg.pinv(basis)
 
 
 def residual_log_floor(steps: int) -> float:
-    """Sampling error of log(residual_sd) under white noise: ½·√(35/(9·S)) (variance of the estimator, same paper). No fewer runs can tell it better."""
-    return 0.5 * math.sqrt(35 / (9 * max(steps, 1)))
+    """Sampling error of the logarithm of a standard deviation from S normal values, 1/√(2S): no number of runs can tell noise better than that."""
+    return 1 / math.sqrt(2 * max(steps, 1))
 
 
 def gain(values: np.ndarray, at: Grid) -> np.ndarray:

@@ -1,0 +1,98 @@
+"""The operating characteristic of a rule: how often it says what, of healthy candidates and of broken ones, resampled from stored runs.
+
+Every trial draws a new baseline of the same size as the stored one and up to three candidates, all from the model in `resample.py`, and applies the rule's
+learning and convergence checks with the very functions `judge` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from matrix.rule import JudgeRule
+from reports.calibrate.resample import CurveModel, fit
+from reports.calibrate.scenarios import SCENARIOS, Scenario
+from reports.checks import learning
+from reports.checks.context import Case
+from reports.checks.margins import decide
+from reports.errors import ReportError
+from reports.model import Run
+from reports.stats.intervals import run_sd
+from reports.stats.looks import level_per_look
+from reports.stats.summary import STATISTICS, Grid, drop_from_best, gain, summarise
+
+LEAST_RUNS = 3
+CHUNK = 500  # trials at once: bounds the memory of B + 3 curves each
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Fractions of trials after looking at up to n candidates, n = 1..looks: it passed, it failed; the rest is undecided."""
+
+    passed: tuple[float, ...]
+    failed: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Characteristic:
+    """What a rule does. `sd` are the stored runs' between-run spreads by statistic; `rates` by scenario."""
+
+    runs: int
+    steps: int
+    trials: int
+    level: float
+    sd: dict[str, float]
+    scenarios: tuple[Scenario, ...]
+    rates: tuple[Rates, ...]
+
+
+def operating_characteristic(runs: Sequence[Run], rule: JudgeRule, trials: int = 2000, seed: int = 0) -> Characteristic:
+    """Raises ReportError for a rule without convergence, fewer than three runs, or runs whose common steps are not the planned ones."""
+    if rule.evidence != "convergence":
+        raise ReportError("the rule judges exactness: it has no error rates to estimate")
+    if len(runs) < LEAST_RUNS:
+        raise ReportError(f"{len(runs)} run(s): a spread between runs needs {LEAST_RUNS} or more")
+    case = Case(runs, (), rule)
+    if len(case.common) != rule.planned_steps:
+        raise ReportError(f"the runs share {len(case.common)} steps of {rule.metric}; the rule plans {rule.planned_steps}")
+    values = case.values(runs)
+    if not np.isfinite(values).all():
+        raise ReportError(f"{rule.metric} is not finite in every run")
+    model, rng = fit(values), np.random.default_rng(seed)
+    level = level_per_look(len(runs), rule.max_seeds, rule.alpha, rule.spread)
+    rates = tuple(_rates(model, scenario, rule, case.grid, level, trials, rng) for scenario in SCENARIOS)
+    summary = summarise(values, case.grid)
+    sd = {name: float(run_sd(np.exp(summary[name]) if name == "residual" else summary[name])) for name in STATISTICS}
+    return Characteristic(len(runs), len(case.common), trials, level, sd, SCENARIOS, rates)
+
+
+def _rates(model: CurveModel, scenario: Scenario, rule: JudgeRule, at: Grid, level: float, trials: int, rng: np.random.Generator) -> Rates:
+    passed, failed, done = np.zeros(rule.max_seeds), np.zeros(rule.max_seeds), 0
+    while done < trials:
+        count = min(CHUNK, trials - done)
+        baseline = model.draw(rng, (count, model.runs))
+        candidates = scenario.change(model, model.draw(rng, (count, rule.max_seeds), **scenario.draw(model)), rule)
+        ok, bad = _decisions(candidates, baseline, rule, at, level)
+        passed, failed, done = passed + ok, failed + bad, done + count
+    return Rates(tuple((passed / trials).tolist()), tuple((failed / trials).tolist()))
+
+
+def _decisions(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, at: Grid, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of trials passed and failed after each look. candidates: float64[trials, looks, S]; baseline: float64[trials, B, S]."""
+    sign = 1.0 if rule.better == "higher" else -1.0
+    ours, theirs = summarise(candidates, at), summarise(baseline, at)
+    learns = gain(candidates * sign, at) > learning.least_gain(candidates * sign, baseline * sign, rule, at)
+    keeps = drop_from_best(candidates * sign, rule.windows.first) <= learning.largest_drop(candidates * sign, baseline * sign, rule)
+    passed, failed = np.zeros(len(candidates), dtype=bool), np.zeros(len(candidates), dtype=bool)
+    ok, bad = np.zeros(rule.max_seeds), np.zeros(rule.max_seeds)
+    for look in range(rule.max_seeds):
+        shown = {name: values[:, : look + 1] for name, values in ours.items()}
+        decisions = decide(shown, theirs, rule, len(at.steps), level)
+        broken = ~(learns & keeps)[:, : look + 1].all(axis=-1) | np.logical_or.reduce([d.outside for d in decisions])
+        good = ~broken & np.logical_and.reduce([d.inside for d in decisions])
+        open_ = ~passed & ~failed
+        passed, failed = passed | (open_ & good), failed | (open_ & broken)
+        ok[look], bad[look] = passed.sum(), failed.sum()
+    return ok, bad

@@ -1,0 +1,46 @@
+"""The operating characteristic as Markdown, for docs/verdict.md."""
+
+from __future__ import annotations
+
+from reports.calibrate import Characteristic
+from reports.recipes import Held
+from reports.stats.summary import TITLES
+
+NARROW = 2.0  # a margin below this many between-run spreads can rarely be decided by one run
+
+
+def as_markdown(found: Characteristic, held: Held) -> str:
+    """Spread and margin of each statistic, then per scenario PASS / FAIL / undecided in per cent after one, up to two, up to three candidates."""
+    rule = held.rule
+    assert rule.delta is not None
+    lines = [
+        f"Recipe `{held.name}`: {found.runs} baseline runs of {found.steps} steps, {rule.sided}-sided, α {rule.alpha:g} over {rule.max_seeds} look(s), "
+        f"{found.level:.4f} at each; {found.trials} resampled trials a row.",
+        "",
+        "| statistic | spread between runs (sd) | δ | δ / sd |",
+        "|---|---|---|---|",
+    ]
+    for name, sd in found.sd.items():
+        delta = getattr(rule.delta, name)
+        if delta is not None:
+            shown = f"{delta:g} ×" if name == "residual" else f"{delta:g}"
+            share = "–" if name == "residual" else f"{delta / sd:.1f}{' (narrow)' if delta < NARROW * sd else ''}"
+            lines.append(f"| {TITLES[name]} | {sd:.4f} | {shown} | {share} |")
+    looks = range(1, rule.max_seeds + 1)
+    heads = " | ".join("1 candidate" if look == 1 else f"up to {look}" for look in looks)
+    lines += ["", f"| candidate | should be | {heads} |", f"|---|---|{'---|' * rule.max_seeds}"]
+    for scenario, rates in zip(found.scenarios, found.rates, strict=True):
+        cells = " | ".join(_cell(rates.passed[look - 1], rates.failed[look - 1]) for look in looks)
+        lines.append(f"| {scenario.name} | {scenario.wanted} | {cells} |")
+    lines += ["", "Each cell: PASS / FAIL / undecided in per cent of trials."]
+    return "\n".join(lines)
+
+
+def _cell(passed: float, failed: float) -> str:
+    return f"{_percent(passed)} / {_percent(failed)} / {_percent(max(0.0, 1 - passed - failed))}"
+
+
+def _percent(rate: float) -> str:
+    """Per cent with one decimal only where it says something; never 0 or 100 for what did happen or fail once."""
+    text = f"{100 * rate:.1f}"
+    return "0" if rate == 0 else "100" if rate == 1 else text
