@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reasoning_gym.factory import DATASETS
 
 from vime.config.tree import DataConfig, EvalConfig
 from vime.data import load_held_out, load_prompts, register_task
-from vime.data.tasks import task_stream
+from vime.data.tasks import HASH_ORDERED, task_stream
 from vime.errors import UserError
 from vime.models.twins import character_tokenizer
+from vime.rewards.gym import reasoning_gym
 
 SPELL = DataConfig(task="spell_backward", size=300)
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}[{{ m['content'] }}]{% endfor %}{% if add_generation_prompt %}assistant[{% endif %}"
@@ -48,6 +54,48 @@ def test_any_reasoning_gym_dataset_is_a_task() -> None:
     assert raw.prompt == raw.metadata["reasoning_gym"]["entry"]["question"]
     assert raw.metadata["reasoning_gym"]["dataset"] == "countdown"
     assert raw.metadata["reasoning_gym"]["entry"]["answer"] == raw.label
+
+
+def test_a_composite_of_datasets_is_a_task() -> None:
+    specs = [{"name": "gcd", "weight": 1, "config": {}}, {"name": "lcm", "weight": 1, "config": {"max_numbers": 2}}]
+    raws = list(itertools.islice(task_stream("rg:composite", 3, {"datasets": specs}), 20))
+    assert {"gcd", "lcm"} == {r.metadata["reasoning_gym"]["entry"]["metadata"]["source_dataset"] for r in raws}
+    assert all(reasoning_gym(str(r.label), r.label, r.metadata) == 1.0 for r in raws)
+    with pytest.raises(UserError, match=r"composite refuses .*Must specify at least one dataset"):
+        next(task_stream("rg:composite", 3, {}))
+
+
+def test_datasets_that_draw_in_hash_order_need_a_fixed_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with pytest.raises(UserError, match=r"reasoning-gym's ransom_note draws in the order of Python's string hashes.* PYTHONHASHSEED=0"):
+        task_stream("rg:ransom_note", 1, {})
+    with pytest.raises(UserError, match=r"reasoning-gym's ransom_note draws in the order"):
+        task_stream("rg:composite", 1, {"datasets": [{"name": "ransom_note", "weight": 1, "config": {}}]})
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    next(task_stream("rg:ransom_note", 1, {}))
+
+
+DIGESTS = """
+import itertools, json, sys, xxhash
+from vime.data.fingerprint import canonical
+from vime.data.tasks import HASH_ORDERED, task_stream
+for name in sys.argv[1:]:
+    raws = itertools.islice(task_stream("rg:" + name, 1, {}), 25)
+    print("\\ndigest", name, xxhash.xxh3_64_hexdigest(json.dumps([canonical([r.prompt, r.label, r.metadata]) for r in raws]).encode()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_list_of_hash_ordered_datasets_is_the_installed_packages() -> None:
+    names = sorted(set(DATASETS) - {"composite"})
+    outputs = []
+    for seed in "1234":
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        run = subprocess.run([sys.executable, "-c", DIGESTS, *names], env=environment, capture_output=True, text=True, check=True)
+        outputs.append(dict(line.split()[1:] for line in run.stdout.splitlines() if line.startswith("digest ")))
+    differing = {name for name in names if len({output[name] for output in outputs}) > 1}
+    assert differing == HASH_ORDERED
 
 
 def test_a_pool_depends_on_its_seed_alone_and_a_larger_one_begins_with_it(tokenizer: Any) -> None:

@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 
 from tests.rewards.samples import sample
-from vime.data import decode_response
+from vime.data import decode_response, encode_label
+from vime.errors import UserError
 from vime.models.twins import character_tokenizer
 from vime.rewards import apply_truncated_policy
 from vime.rewards.exact import exact_match
+from vime.rewards.math import math
 
 
 def score(text: str, label: object, finish_reason: str = "stop", ids: tuple[int, ...] = (), **args: bool) -> float:
@@ -53,3 +55,12 @@ def test_truncated_policies(policy: str, rewards: list[float | None], masks: lis
 
 def test_no_samples_no_truncated_fraction() -> None:
     assert apply_truncated_policy([], "keep") == {}
+
+
+def test_a_missing_reference_is_an_error_not_the_text_none() -> None:
+    with pytest.raises(ValueError, match="no reference answer"):
+        score("None", None)
+    with pytest.raises(ValueError, match="no reference answer"):
+        math("None", None, {})
+    with pytest.raises(UserError, match="no reference answer to train on"):
+        encode_label(character_tokenizer(), None, 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -20,6 +21,20 @@ Task = Callable[[int, Mapping[str, Any]], Iterator[RawPrompt]]
 GYM_PREFIX = "rg:"
 GYM_BLOCK = 1000  # prompts a reasoning-gym dataset object makes before the next one, with its own seed, takes over
 GYM_KEY = "reasoning_gym"  # metadata: what the dataset's own scorer needs
+
+# Datasets of reasoning-gym 0.1.25 that draw from sets of strings, so from the order of Python's string hashes, which differs from process to process.
+HASH_ORDERED = frozenset(
+    {
+        "codeio",
+        "intermediate_integration",
+        "isomorphic_strings",
+        "knight_swap",
+        "list_functions",
+        "polynomial_multiplication",
+        "ransom_note",
+        "word_ladder",
+    }
+)
 
 _TASKS: dict[str, Task] = {}
 
@@ -88,11 +103,13 @@ def _gym_seed(name: str, seed: int, block: int) -> int:
 
 
 def gym_dataset(name: str, args: Mapping[str, Any]) -> Any:
-    """A reasoning-gym dataset object; `UserError` when it refuses its arguments."""
+    """A reasoning-gym dataset object; `UserError` when it refuses its arguments. `composite` takes its datasets as {name, weight, config}."""
     import reasoning_gym
+    from reasoning_gym.composite import DatasetSpec
 
     try:
-        return reasoning_gym.create_dataset(name, **args)
+        specs = {"datasets": [DatasetSpec(**spec) for spec in args.get("datasets") or ()]} if name == "composite" else {}
+        return reasoning_gym.create_dataset(name, **{**args, **specs})
     except (AssertionError, TypeError, ValueError) as error:
         raise UserError(f"data.task_args: reasoning-gym's {name} refuses {dict(args)}: {error}") from None
 
@@ -105,8 +122,17 @@ def _check_gym(name: str, args: Mapping[str, Any]) -> None:
         near = get_close_matches(name, known, n=3)
         raise UserError(f"data.task: reasoning-gym has no dataset {name!r}; nearest are {', '.join(near) or 'none'} of {len(known)}")
     fields = {f.name for f in dataclasses.fields(known[name][1])} - {"seed", "size"}
+    _check_hash_order({name, *(spec.get("name") for spec in args.get("datasets") or ())} if name == "composite" else {name})
     for key in args:
         if key in ("seed", "size"):
             raise UserError(f"data.task_args.{key}: set data.{key} instead")
         if key not in fields:
             raise UserError(f"data.task_args.{key}: reasoning-gym's {name} has no such argument; it takes {', '.join(sorted(fields))}")
+
+
+def _check_hash_order(names: set[Any]) -> None:
+    if (drawn := sorted(names & HASH_ORDERED)) and os.environ.get("PYTHONHASHSEED", "random") == "random":
+        raise UserError(
+            f"data.task: reasoning-gym's {drawn[0]} draws in the order of Python's string hashes, so its prompts would differ in every process and no run "
+            "could be resumed or compared; start with PYTHONHASHSEED=0 in the environment, or write its prompts to a file once"
+        )

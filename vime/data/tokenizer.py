@@ -94,5 +94,10 @@ def decode_response(tokenizer: Any, ids: Sequence[int], end_ids: Collection[int]
 
 
 def encode_label(tokenizer: Any, label: Any, end_id: int) -> list[int]:
-    """The ids of a reference answer as the model should write it: the text without what the tokenizer puts in front, then the end mark."""
+    """The ids of a reference answer as the model should write it: the text without what the tokenizer puts in front, then the end mark.
+
+    Raises `UserError` when there is none (some tasks only know how to check an answer).
+    """
+    if label is None:
+        raise UserError("data: a prompt has no reference answer to train on; choose a task whose prompts have one")
     return [*tokenizer(str(label), add_special_tokens=False)["input_ids"], end_id]

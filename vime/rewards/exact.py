@@ -11,7 +11,10 @@ def exact_match(
     """1.0 when the answer equals `label` and was ended by the model; an answer cut at the token limit is not exact, whatever it holds.
 
     `label` is compared as text, or, when it is a list of ids, with the ids before the end mark. `strip` and `ignore_case` apply to both texts.
+    Raises ValueError when there is no label to compare with.
     """
+    if label is None:
+        raise ValueError("the prompt has no reference answer; use the reward that knows its task (reasoning_gym)")
     if finish_reason != "stop":
         return 0.0
     if isinstance(label, list):

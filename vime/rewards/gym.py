@@ -6,10 +6,9 @@ import functools
 import json
 from typing import Any
 
-import reasoning_gym as gym
 from reasoning_gym.utils import extract_answer
 
-GYM_KEY = "reasoning_gym"  # as vime.data.tasks writes it into the metadata
+from vime.data.tasks import GYM_KEY, gym_dataset
 
 
 def reasoning_gym(text: str, label: Any, metadata: dict[str, Any], *, tag: str | None = None) -> float:
@@ -27,4 +26,4 @@ def reasoning_gym(text: str, label: Any, metadata: dict[str, Any], *, tag: str |
 
 @functools.lru_cache(maxsize=64)
 def _dataset(name: str, args: str) -> Any:
-    return gym.create_dataset(name, **json.loads(args), seed=0, size=1)
+    return gym_dataset(name, {**json.loads(args), "seed": 0, "size": 1})

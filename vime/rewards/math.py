@@ -22,6 +22,8 @@ def math(text: str, label: Any, metadata: dict[str, Any], *, require_boxed: bool
 
     `require_boxed` pays only answers in a box.
     """
+    if label is None:
+        raise ValueError("the prompt has no reference answer")
     reference = parse_reference(str(label))
     answer = boxed(text)
     if answer is None and require_boxed:
