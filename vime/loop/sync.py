@@ -16,7 +16,7 @@ from vime.loop.cluster import Cluster
 from vime.loop.recovery import EngineRecovery
 from vime.loop.trainers import TrainerGroup
 from vime.platforms.base import Platform
-from vime.rewards import RewardPool
+from vime.rewards import RewardPool, apply_truncated_policy
 from vime.rollout.router import Router
 from vime.tracking.run_dir import RunDir
 from vime.weights.session import WeightSync
@@ -69,6 +69,7 @@ class SyncRun:
             samples = self._rollout(step)
         with clock.stage("reward"):
             self.inputs.rewards.score(samples)
+            apply_truncated_policy(samples, self.config.rollout.truncated)
         with clock.stage("train"):
             metrics |= self.trainers.train(assemble(samples, self.config), step)
         with clock.stage("weight_sync"):
