@@ -94,7 +94,9 @@ def _verdict(matrix: Matrix, cell: DeclaredCell, options: Options, records: dict
 def _unfinished(records: dict[int, RunRecord | None]) -> tuple[Unfinished, ...]:
     """Runs that their record calls unfinished. A run without a record was made by hand: only its own files speak for it."""
     return tuple(
-        Unfinished(seed, Outcome(record.outcome), record.reason, record.steps) for seed, record in records.items() if record is not None and record.outcome is not None
+        Unfinished(seed, Outcome(record.outcome), record.reason, record.steps)
+        for seed, record in records.items()
+        if record is not None and record.outcome is not None
     )
 
 

@@ -24,19 +24,28 @@ app = typer.Typer(
 Cell = Annotated[str, typer.Argument(help="A cell id, as 'python -m matrix list' prints it.", show_default=False)]
 Results = Annotated[Path, typer.Option("--results", help="Where run directories and verdicts go.")]
 Tree = Annotated[Path | None, typer.Option("--matrix", help="Another declaration tree than this checkout's matrix/.", show_default=False)]
-Command = Annotated[str | None, typer.Option("--train-command", help="What makes a run; '<config> --out <run>' is added. Default: this Python's vime train.", show_default=False)]
+Command = Annotated[
+    str | None,
+    typer.Option("--train-command", help="What makes a run; '<config> --out <run>' is added. Default: this Python's vime train.", show_default=False),
+]
 
 
 @app.command("run")
 def run_cells(
     cell: Cell,
-    seeds: Annotated[str | None, typer.Option(help="These seeds and no others, e.g. 100 or 100-102. Default: the recipe's, more while the verdict asks.", show_default=False)] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="These seeds and no others, e.g. 100 or 100-102. Default: the recipe's, more while the verdict asks.", show_default=False)
+    ] = None,
     results: Results = Path("results"),
     rerun: Annotated[bool, typer.Option("--rerun", help="Run again what has finished already.")] = False,
     no_judge: Annotated[bool, typer.Option("--no-judge", help="Make the runs, do not judge them.")] = False,
     judge_only: Annotated[bool, typer.Option("--judge-only", help="Judge the runs that lie in the results root, run nothing.")] = False,
-    fault: Annotated[str | None, typer.Option(help="Plant a fault ('python -m e2e.faults' lists them); its results go to <results>/fault-<name>.", show_default=False)] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override the resolved configuration, for an experiment.", show_default=False)] = None,
+    fault: Annotated[
+        str | None, typer.Option(help="Plant a fault ('python -m e2e.faults' lists them); its results go to <results>/fault-<name>.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override the resolved configuration, for an experiment.", show_default=False)
+    ] = None,
     train_command: Command = None,
     matrix: Tree = None,
 ) -> None:

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from e2e.markers import MARKERS, mistyped_markers, wanted_markers
+
 if TYPE_CHECKING:
     from e2e.selection import Selection
 
-MARKERS = {
-    "cpu_e2e": "a cell of the CPU matrix, end to end with a verdict",
-    "gpu_e2e": "a cell that needs NVIDIA devices",
-    "npu_e2e": "a cell that needs Ascend devices",
-}
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("vime cells", "cells of the matrix (with -m cpu_e2e, gpu_e2e or npu_e2e)")
+    group = parser.getgroup(
+        "vime cells",
+        "cells of the matrix (with -m cpu_e2e, gpu_e2e or npu_e2e). Give paths outside the checkout as --results=DIR: pytest takes '--results DIR' for a test path",
+    )
     group.addoption("--cell", action="append", default=[], metavar="ID", help="only this cell; a pattern such as 'qwen3-4b.*' is allowed; may be repeated")
     group.addoption("--tier", default=None, metavar="TIER", help="only cells of this tier (default: smoke, or any when --cell names cells)")
     group.addoption(
@@ -66,10 +65,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def _selection(config: pytest.Config) -> Selection | None:
     """The cells this invocation asks for, or None; then nothing of the matrix is even imported."""
     expression = config.getoption("-m") or ""
-    if "e2" not in expression and not _asked_by_option(config) and not any("cells" in str(argument) for argument in config.args):
-        return None
-    from e2e.selection import mistyped_markers, wanted_markers
-
     if message := mistyped_markers(expression, _registered(config) | MARKERS.keys()):
         raise pytest.UsageError(message)
     markers, named = wanted_markers(expression), _named_files(config)

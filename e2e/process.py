@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-GRACE_S = 6.0  # from SIGTERM to SIGKILL; with the kernel's and Ray's moments this stays below the 10 s that Ctrl-C may take
+GRACE_S = 4.0  # from SIGTERM to SIGKILL; with the kernel's and Ray's moments this stays below the 10 s that Ctrl-C may take
 HARD_S = 4.0  # what a guard gets beyond the grace before it is killed itself
 
 

@@ -42,7 +42,9 @@ class Unfinished:
 JudgeCell = Callable[[Matrix, DeclaredCell, Path, tuple[int, ...], int, Sequence[Unfinished]], CellVerdict]
 
 
-def judge_cell(matrix: Matrix, cell: DeclaredCell, root: Path, seeds: tuple[int, ...], looks_done: int = 0, unfinished: Sequence[Unfinished] = ()) -> CellVerdict:
+def judge_cell(
+    matrix: Matrix, cell: DeclaredCell, root: Path, seeds: tuple[int, ...], looks_done: int = 0, unfinished: Sequence[Unfinished] = ()
+) -> CellVerdict:
     """Judge the runs of `seeds` by the cell's recipe against the baseline of its science, and write the verdict.
 
     A run that did not finish is judged too where it recorded a step (its curve may show why), but the cell is never better than its ending.
@@ -67,7 +69,10 @@ def unjudged(matrix: Matrix, cell: DeclaredCell, root: Path, outcome: Outcome, r
 
     rule = cell.recipe.value.judge
     return _keep(
-        cell, root, Verdict(outcome=outcome, evidence=rule.evidence, headline=reason, reasons=[reason], declared=declared(matrix, cell), rule=rule, candidates=[]), seeds
+        cell,
+        root,
+        Verdict(outcome=outcome, evidence=rule.evidence, headline=reason, reasons=[reason], declared=declared(matrix, cell), rule=rule, candidates=[]),
+        seeds,
     )
 
 

@@ -29,7 +29,9 @@ class Judge:
         self.outcomes = list(outcomes)
         self.looks: list[tuple[tuple[int, ...], int]] = []
 
-    def __call__(self, matrix: Matrix, cell: DeclaredCell, root: Path, seeds: tuple[int, ...], looks_done: int, unfinished: Sequence[Unfinished]) -> CellVerdict:
+    def __call__(
+        self, matrix: Matrix, cell: DeclaredCell, root: Path, seeds: tuple[int, ...], looks_done: int, unfinished: Sequence[Unfinished]
+    ) -> CellVerdict:
         self.looks.append((seeds, looks_done))
         return CellVerdict(str(cell), self.outcomes.pop(0), ("said so",), seeds)
 

@@ -103,7 +103,10 @@ def test_waiting_is_said_with_the_holder(tmp_path: Path):
 
 
 def test_eight_processes_two_of_them_killed_never_share_a_device(tmp_path: Path):
-    workers = [subprocess.Popen([sys.executable, "-c", WORK, str(tmp_path), str(index)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for index in range(8)]
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WORK, str(tmp_path), str(index)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for index in range(8)
+    ]
     for index, worker in enumerate(workers):
         out, err = worker.communicate(timeout=90)
         assert (worker.returncode, out) == ((-9, "") if index >= 6 else (0, "done\n")), err

@@ -24,8 +24,8 @@ CHECKOUT = ROOT.parent
 
 def start(tree: Path, *arguments: str) -> subprocess.Popen[str]:
     place = tree.parent.parent
-    command = [sys.executable, "-m", "pytest", "--matrix", str(tree), "--results", str(place / "results"), "--report", str(place / "report")]
-    command += ["--train-command", shlex.join(FAKE), "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", f"--matrix={tree}", f"--results={place / 'results'}", f"--report={place / 'report'}"]
+    command += [f"--train-command={shlex.join(FAKE)}", "-p", "no:cacheprovider", *arguments]
     environment = {**os.environ, "TMPDIR": str(place)}  # leases of its own
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=CHECKOUT, env=environment)
 
@@ -38,7 +38,20 @@ def pytest_run(tree: Path, *arguments: str) -> tuple[int, str]:
 
 def baseline(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     place = tree.parent.parent
-    command = [sys.executable, "-m", "e2e", "baseline", CELL, "--matrix", str(tree), "--results", str(place / "baseline-runs"), "--train-command", shlex.join(FAKE), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "e2e",
+        "baseline",
+        CELL,
+        "--matrix",
+        str(tree),
+        "--results",
+        str(place / "baseline-runs"),
+        "--train-command",
+        shlex.join(FAKE),
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=CHECKOUT, env={**os.environ, "TMPDIR": str(place)})
 
 
@@ -54,7 +67,7 @@ def test_the_smoke_tier_from_baseline_to_verdict_and_report(with_baseline: Path)
     code, out = pytest_run(with_baseline, "-m", "cpu_e2e")
     assert code == 0, out
     assert "2 passed" in out
-    assert f"{CELL} seed 100  step " in out  # progress is visible although pytest captures output
+    assert f"{CELL} seed 100  finished: 40/40 steps" in out  # progress is visible although pytest captures output
     table = [line for line in out.splitlines() if "  PASS  " in line]
     assert [line.split()[0] for line in table] == [CELL, OTHER]
     report = next(line for line in out.splitlines() if line.startswith("report: "))
@@ -132,12 +145,12 @@ def test_two_cells_run_at_once_under_xdist(tree: Path):
     assert max(record["started"] for record in records) < min(record["ended"] for record in records), "one after the other"
     devices = [set(record["leased_devices"]) for record in records]
     assert not devices[0] & devices[1]
-    assert f"{CELL} seed 100  step " in out
+    assert f"{CELL} seed 100  finished: 40/40 steps" in out
 
 
 def test_an_ordinary_session_collects_no_cell_and_loads_nothing_of_the_matrix(tmp_path: Path):
     (tmp_path / "test_it.py").write_text(
-        "import sys\ndef test_it():\n    assert not [m for m in sys.modules if m.split('.')[0] in ('matrix', 'reports', 'torch') or m.startswith('e2e.') and m != 'e2e.plugin']\n"
+        "import sys\ndef test_it():\n    assert not [m for m in sys.modules if m.split('.')[0] in ('matrix', 'reports', 'torch') or m.startswith('e2e.') and m not in ('e2e.plugin', 'e2e.markers')]\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "e2e.plugin", "-q", "-p", "no:cacheprovider", str(tmp_path), "-m", "not slow and not cpu_e2e"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})

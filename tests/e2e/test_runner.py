@@ -58,7 +58,9 @@ def test_a_whole_run_is_finished_and_on_record(plan: RunPlan):
         ("stall at 0", 0, "INCOMPLETE", "no step within the start limit of 3 s, in stage 'start'"),
     ],
 )
-def test_a_run_that_does_not_reach_its_end_says_where_and_why(plan: RunPlan, behave: Callable[..., None], behaviour: str, steps: int, outcome: str, reason: str):
+def test_a_run_that_does_not_reach_its_end_says_where_and_why(
+    plan: RunPlan, behave: Callable[..., None], behaviour: str, steps: int, outcome: str, reason: str
+):
     behave(seed_100=behaviour)
     record, _ = made(plan)
     assert (record.steps, record.outcome) == (steps, outcome)

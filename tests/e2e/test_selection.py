@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.selection import mistyped_markers, seeds_of, select, wanted_markers
+from e2e.markers import MARKERS, mistyped_markers, wanted_markers
+from e2e.selection import seeds_of, select
+from matrix import declarations
 from matrix.loader import Matrix
 from matrix.problem import SelectionError
 from tests.matrix.tree import CELL
@@ -26,6 +28,10 @@ CPU = frozenset({"cpu_e2e"})
 )
 def test_which_platforms_a_marker_expression_asks_for(expression: str, wanted: set[str]):
     assert wanted_markers(expression) == wanted
+
+
+def test_the_light_list_of_markers_is_the_matrix_s():
+    assert set(MARKERS) == set(declarations.MARKERS.values())
 
 
 def test_a_mistyped_marker_is_named_with_the_nearest():
