@@ -69,7 +69,6 @@ class Qwen3:
             "add_bias_linear": False,
             "hidden_dropout": 0.0,
             "attention_dropout": 0.0,
-            "init_method_std": setting(hf_config, "initializer_range", 0.02),
         }
         return TransformerConfig(**{**values, **overrides})
 

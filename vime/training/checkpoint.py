@@ -27,6 +27,7 @@ from vime.training.model import Trained
 META = "vime.json"
 FORMAT = 1
 STAGE = "checkpoint"
+PROBE_BYTES = 2**18
 SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
@@ -81,6 +82,7 @@ def save(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int | 
     Raises RunError(stage "checkpoint") on every rank when any could not write; what stood there before is left alone.
     """
     from megatron.core import dist_checkpointing
+    from torch.distributed.checkpoint import CheckpointException
 
     path = Path(path)
     temporary = path.with_name(f".{path.name}.partial")
@@ -88,7 +90,7 @@ def save(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int | 
     _together(path, lambda: _fresh(temporary) if first else None)
     try:
         dist_checkpointing.save(_state(trained, loading=False), str(temporary), sharded_strategy=_strategy())
-    except Exception as error:  # Megatron wraps the OSError of any rank, and tells every rank
+    except (Exception, CheckpointException) as error:  # torch's CheckpointException is no Exception
         if first:
             shutil.rmtree(temporary, ignore_errors=True)
         raise _failed(path, error) from error
@@ -97,8 +99,14 @@ def save(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int | 
 
 
 def _fresh(directory: Path) -> None:
+    """An empty directory on a disk with room for the small files that rank 0 alone writes inside Megatron, where the others would wait for it in vain."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    probe = directory / "probe"
+    with open(probe, "wb") as file:
+        file.write(bytes(PROBE_BYTES))
+        os.fsync(file.fileno())
+    probe.unlink()
 
 
 def _finish(temporary: Path, path: Path, meta: dict[str, Any], keep: int | None) -> None:
@@ -121,11 +129,19 @@ def _together(path: Path, work: Any) -> None:
         work()
     except OSError as error:
         failure = error
+    try:
+        _agree(failure)
+    except OSError as error:
+        raise _failed(path, error) from failure
+
+
+def _agree(failure: Exception | None) -> None:
+    """A collective: raises OSError on every rank, with the first failing rank's message, when any passes a failure."""
     told: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, str(failure) if failure else None)
+    dist.all_gather_object(told, _root_cause(failure) if failure else None)
     reason = next((text for text in told if text), None)
     if reason:
-        raise _failed(path, failure or OSError(reason)) from failure
+        raise OSError(reason)
 
 
 def _failed(path: Path, error: Exception) -> RunError:
@@ -133,13 +149,12 @@ def _failed(path: Path, error: Exception) -> RunError:
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost message: torch wraps a rank's OSError several times, with a traceback in the text."""
-    failures = getattr(error, "failures", None)
-    if failures:
-        wrapped = next(iter(failures.values()))
-        return _root_cause(wrapped[0] if isinstance(wrapped, tuple) else wrapped)
-    inner = error.__cause__
-    return _root_cause(inner) if inner is not None else (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    """One line: the operating system's complaint where there is one in the chain of causes, else the innermost message. (torch.save hides a full disk behind one of its own.)"""
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    chosen = next((link for link in chain if isinstance(link, OSError)), chain[-1])
+    return next(iter(str(chosen).strip().splitlines()), "") or type(chosen).__name__
 
 
 def _strategy() -> Any:
@@ -152,26 +167,27 @@ def _strategy() -> Any:
     filesystem_async._results_queue = queue.Queue()  # type: ignore[assignment]
 
     def write(transforms: Any, rank: int, buckets: list[Any], results: Any) -> None:
-        done: dict[int, Any] | Exception = {}
-        for index, bucket in enumerate(buckets):
-            told: queue.Queue[tuple[int, Any]] = queue.Queue()
-            counted: queue.Queue[int] = queue.Queue()
-            counted.put(index)
-            filesystem_async.FileSystemWriterAsync.write_preloaded_data([transforms], index, bucket, told, counted, True)
-            outcome = told.get()[1]
-            if isinstance(outcome, Exception):
-                done = outcome
-                break
-            assert isinstance(done, dict)
-            done[index] = outcome
-        results.put(done)
+        outcomes = [_write_bucket(filesystem_async.FileSystemWriterAsync, transforms, index, bucket) for index, bucket in enumerate(buckets)]
+        _agree(next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None))
+        if results is not None:  # None: this rank has nothing to write
+            results.put(dict(enumerate(outcomes)))
 
     class InProcess(TorchDistSaveShardedStrategy):
         def _get_save_and_finalize_callbacks(self, writer: Any, planned: Any) -> Any:
-            function, preload, arguments = writer.get_save_function_and_args()
-            return AsyncRequest(partial(write, writer.transforms) if function else None, arguments, [lambda: save_state_dict_async_finalize(*planned)], preload_fn=preload)
+            arguments = [dist.get_rank(), writer.write_buckets or [], writer.results_queue]
+            preload = partial(writer.preload_tensors, arguments[1], True)
+            return AsyncRequest(partial(write, [writer.transforms]), arguments, [lambda: save_state_dict_async_finalize(*planned)], preload_fn=preload)
 
     return InProcess("torch_dist", 1, thread_count=1)
+
+
+def _write_bucket(writer: Any, transforms: list[Any], index: int, bucket: Any) -> Any:
+    """The write results of one file, or the exception that stopped it."""
+    told: queue.Queue[tuple[int, Any]] = queue.Queue()
+    counted: queue.Queue[int] = queue.Queue()
+    counted.put(index)
+    writer.write_preloaded_data(transforms, index, bucket, told, counted, True)
+    return told.get()[1]
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------------------------------------

@@ -89,8 +89,11 @@ def transformer_config(config: Config, family: Family, hf_config: Mapping[str, A
         "pipeline_dtype": dtype,
         "bf16": dtype == torch.bfloat16,
         "calculate_per_token_loss": True,
-        "perform_initialization": False,
+        # Megatron marks its tensor-parallel parameters (which the gradient norm depends on) while it initialises them: let it, with initialisers that do nothing
+        "perform_initialization": True,
+        **dict.fromkeys(("init_method", "output_layer_init_method", "embedding_init_method"), _leave),
         "variable_seq_lengths": parallel.pipeline > 1,
+        "moe_token_dispatcher_type": "alltoall",  # the default refuses variable lengths, in a model without experts too
         "use_cpu_initialization": device_type == "cpu",
         "attention_softmax_in_fp32": True,
         "batch_p2p_comm": device_type != "cpu",  # gloo has no batched send and receive
@@ -112,6 +115,10 @@ def transformer_config(config: Config, family: Family, hf_config: Mapping[str, A
     if config.train.recompute == "full":
         common |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return family.megatron_config(hf_config, parallel, {**common, **overrides(config, "model")})
+
+
+def _leave(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) -> None:
@@ -151,6 +158,7 @@ def build(config: Config, platform: Any, layout: Layout, device: torch.device) -
     megatron = transformer_config(config, family, hf_config, platform.device_type)
     layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(megatron))
     model = bare_model(family, megatron, shape, layout, device)
+    _check_marks(model, table, layout)
     load_weights(model, config, table, layout)
     ddp, ddp_options = _wrap(config, megatron, model)
     return Trained(family, hf_config, shape, table, layout, megatron, model, ddp, _optimizer(config, ddp), ddp_options)
@@ -178,6 +186,15 @@ def bare_model(family: Family, megatron: Any, shape: ModelShape, layout: Layout,
             rotary_base=shape.rotary_base,  # type: ignore[arg-type]
         )
     return model.to(device=device, dtype=megatron.params_dtype)
+
+
+def _check_marks(model: torch.nn.Module, table: WeightTable, layout: Layout) -> None:
+    """Megatron and the weight table agree on which parameters are split over tensor-parallel ranks: a split one counted as a copy would be left out of the gradient norm."""
+    for name, parameter in model.named_parameters():
+        pieces = table.pieces(name, layout)
+        split = any(piece.split for piece in pieces)
+        if layout.tp_size > 1 and pieces and split != bool(getattr(parameter, "tensor_model_parallel", False)):
+            raise AssertionError(f"{name}: split over tensor-parallel ranks by the weight table: {split}, by Megatron: {not split}")
 
 
 def load_weights(model: torch.nn.Module, config: Config, table: WeightTable, layout: Layout) -> None:
