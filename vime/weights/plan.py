@@ -19,6 +19,10 @@ ALIGNMENT = 64  # bytes; a tensor in a message starts on a multiple of it
 STAGE = "weight sync"
 
 
+class PeerGoneError(RunError):
+    """The other end of a connection went away: a consequence, whose cause another worker reports."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """A box of the tensor `name` of global shape `shape`, owned by trainer rank `owner`."""

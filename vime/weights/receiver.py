@@ -57,26 +57,36 @@ class WeightReceiver:
         self.channel.connect()
 
     def receive(self, version: int, base_version: int | None, loader: Loader) -> Received:
-        """Receive and load one version. Raises `RunError` for a wrong base, a broken connection, or bytes that differ from those sent (naming the tensor)."""
+        """Receive and load one version. Raises `RunError` for a wrong base, a broken connection, or bytes that differ from those sent (naming the tensor).
+
+        After a failure the connection is closed, so that nobody waits for this end.
+        """
         if self.channel is None or self.connection is None:
             raise RunError(STAGE, "this engine worker is not connected to the trainers")
+        try:
+            self._receive(self.connection, self.channel, version, base_version, loader)
+        except BaseException:
+            self.abort()
+            raise
+        return self.report
+
+    def _receive(self, connection: Connection, channel: ReceiveChannel, version: int, base_version: int | None, loader: Loader) -> None:
         import torch
 
-        connection, dtype = self.connection, getattr(torch, self.connection.dtype)
+        dtype = getattr(torch, connection.dtype)
         base = self._base(base_version)
         self.report, self.candidate = Received(version), (version, {}) if connection.keep_base else None
         whole = Assembler(unit for bucket in connection.incoming(self.index) for message in bucket.messages for unit in message.units)
-        self.channel.start(version, base_version)
+        channel.start(version, base_version)
         for bucket in connection.incoming(self.index):
             for message in bucket.messages:
-                buffer = self.channel.get(message)
+                buffer = channel.get(message)
                 units = encodings.read(message, buffer, dtype, self.platform.tensor_digest, base)
                 self._keep(units)
                 loader.load([named for unit, tensor, _ in units for named in whole.add(unit, tensor)])
                 loader.settle(buffer)
                 self.report.nbytes += buffer.numel()
-                self.channel.release(message)
-        return self.report
+                channel.release(message)
 
     def commit(self) -> None:
         """The engine holds the received version now: it is the base of the next delta."""

@@ -60,23 +60,33 @@ class WeightSender:
             self.channel.connect(connection)
 
     def send(self, version: int, base_version: int | None = None) -> Sent:
-        """Send every unit of this rank, or only what changed since `base_version`. Raises `RunError` when that base was not the last one the engines took."""
+        """Send every unit of this rank, or only what changed since `base_version`. Raises `RunError` when that base was not the last one the engines took.
+
+        After a failure the connection is closed, so that no receiver waits for this end.
+        """
         if self.channel is None or self.connection is None:
             return Sent(version, 0, {})
+        try:
+            return self._send(self.connection, self.channel, version, base_version)
+        except BaseException:
+            self.close()
+            raise
+
+    def _send(self, connection: Connection, channel: SendChannel, version: int, base_version: int | None) -> Sent:
         import torch
 
         base = self._base(base_version)
-        self.channel.start(version, base_version)
+        channel.start(version, base_version)
         tensors = Tensors(shard for shard in self.shards() if shard.owner_rank == self.rank)
-        dtype, nbytes, digests = getattr(torch, self.connection.dtype), 0, {}
-        for _, receiver, message in self.connection.outgoing(self.rank):
-            packed = encodings.write(message, tensors.of, self.channel.buffer(message), dtype, self.platform.tensor_digest, base)
-            self.channel.put(message, packed.nbytes, receiver)
+        dtype, nbytes, digests = getattr(torch, connection.dtype), 0, {}
+        for _, receiver, message in connection.outgoing(self.rank):
+            packed = encodings.write(message, tensors.of, channel.buffer(message), dtype, self.platform.tensor_digest, base)
+            channel.put(message, packed.nbytes, receiver)
             nbytes += packed.nbytes
             digests.update(packed.digests)
-        self.channel.finish()
-        if self.connection.keep_base:
-            self._snapshot(version, tensors, dtype)
+        channel.finish()
+        if connection.keep_base:
+            self._snapshot(connection, version, tensors, dtype)
         return Sent(version, nbytes, digests)
 
     def close(self) -> None:
@@ -95,9 +105,8 @@ class WeightSender:
         self.snapshots = {base_version: self.snapshots[base_version]}  # older ones were replaced by it
         return self.snapshots[base_version]
 
-    def _snapshot(self, version: int, tensors: Tensors, dtype: torch.dtype) -> None:
-        assert self.connection is not None
-        units = {unit.key: unit for _, _, message in self.connection.outgoing(self.rank) for unit in message.units}
+    def _snapshot(self, connection: Connection, version: int, tensors: Tensors, dtype: torch.dtype) -> None:
+        units = {unit.key: unit for _, _, message in connection.outgoing(self.rank) for unit in message.units}
         self.snapshots[version] = {key: tensors.of(unit).to(dtype, copy=True).contiguous() for key, unit in units.items()}
 
 

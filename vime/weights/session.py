@@ -16,12 +16,13 @@ from vime.errors import RunError
 from vime.platforms.base import Platform
 from vime.weights.connection import Connection
 from vime.weights.handles import Gather, Handle
-from vime.weights.plan import STAGE, Unit, buckets, check_coverage, pack, route
+from vime.weights.plan import STAGE, PeerGoneError, Unit, buckets, check_coverage, pack, route
 from vime.weights.proof import HeldCheck, compare_received, prove_held
 from vime.weights.receiver import Received
 from vime.weights.sender import Sent
 from vime.weights.transports import choose
 
+WAITING, CAUSE_S = "waiting", 5.0
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -141,9 +142,9 @@ class WeightSync:
         if self.transport == "disk":
             self._complete_on_disk(version, base, self._wait(sending))
         receiving = [engine.call("receive", version, base) for engine in self.engines]
-        results = self._wait([*sending, *receiving])
-        sent: list[Sent] = results[: len(sending)]
-        received: list[list[Received]] = results[len(sending) :]
+        results = self._wait_for_cause([*receiving, *sending])
+        received: list[list[Received]] = results[: len(receiving)]
+        sent: list[Sent] = results[len(receiving) :]
         digests = {key: digest for part in sent for key, digest in part.digests.items()}
         assert self._connection is not None
         for index, reports in enumerate(received):
@@ -203,6 +204,23 @@ class WeightSync:
 
     def _engines(self, method: str, *args: Any) -> list[Any]:
         return self._wait([engine.call(method, *args) for engine in self.engines])
+
+    def _wait_for_cause(self, pending: Sequence[Any]) -> list[Any]:
+        """As `_wait`; when an end only reports that its peer is gone, the error of the one that failed first, if it can be had soon."""
+        try:
+            return self._wait(pending)
+        except PeerGoneError:
+            for item in pending:
+                try:
+                    self._gather([item], CAUSE_S, WAITING)
+                except PeerGoneError:
+                    continue
+                except RunError as cause:
+                    if type(cause) is RunError and cause.stage == WAITING:  # not done yet
+                        continue
+                    cause.stage, cause.args = STAGE, (f"{STAGE}: {cause.message}",)
+                    raise cause from None
+            raise
 
     def _wait(self, pending: Sequence[Any]) -> list[Any]:
         return self._gather(pending, self.config.weights.timeout_s, STAGE)

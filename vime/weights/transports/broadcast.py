@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.errors import RunError, UserError
 from vime.weights.encodings import capacity, header_bytes, read_header, total_bytes
-from vime.weights.plan import STAGE, Message
+from vime.weights.plan import STAGE, Message, PeerGoneError
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ class Sender:
         largest = max(capacity(message, self.itemsize) for _, _, message in connection.outgoing(owner))
         self.bytes = torch.empty(largest, dtype=torch.uint8, device=platform.device(0))
         self.store: Any = None
-        self.group: Any = None
+        self.group: Group | None = None
 
     def open(self) -> dict[str, Any] | None:
         if self.owner != self.connection.owners[0]:
@@ -51,14 +51,19 @@ class Sender:
         return self.bytes
 
     def put(self, message: Message, nbytes: int, receiver: int | None) -> None:
+        assert self.group is not None
         for part in parts(message, nbytes, self.partial):
-            transfer(self.group, self.bytes[part], None if receiver is None else receiver + 1, 0)
+            if receiver is None:
+                self.group.broadcast(self.bytes[part])
+            else:
+                self.group.send(self.bytes[part], receiver + 1)
 
     def finish(self) -> None:
         return None
 
     def close(self) -> None:
-        shut(self.group)
+        if self.group is not None:
+            self.group.close()
         self.group = self.store = None
 
 
@@ -72,7 +77,7 @@ class Receiver:
         self.itemsize = getattr(torch, connection.dtype).itemsize
         messages = [message for bucket in connection.incoming(receiver) for message in bucket.messages]
         self.bytes = torch.empty(max(capacity(message, self.itemsize) for message in messages), dtype=torch.uint8, device=platform.device(0))
-        self.groups: dict[int, Any] = {}
+        self.groups: dict[int, Group] = {}
 
     def connect(self) -> None:
         store = join_store(self.connection)
@@ -84,14 +89,15 @@ class Receiver:
 
     def get(self, message: Message) -> torch.Tensor:
         """A delta's size stands in its header, so the header comes first; a full message has one size."""
-        group, source = self.groups[message.owner], 0 if self.connection.routed else None
+        group = self.groups[message.owner]
+        take = group.receive if self.connection.routed else group.broadcast
         nbytes = header_bytes(message) if self.partial else capacity(message, self.itemsize)
-        transfer(group, self.bytes[:nbytes], None if source is None else "receive", 0)
+        take(self.bytes[:nbytes])
         if self.partial:
             counts, _ = read_header(message, self.bytes)
             rest = slice(nbytes, total_bytes(message, counts, self.itemsize))
             if rest.stop > rest.start:
-                transfer(group, self.bytes[rest], None if source is None else "receive", 0)
+                take(self.bytes[rest])
             nbytes = rest.stop
         return self.bytes[:nbytes]
 
@@ -100,7 +106,7 @@ class Receiver:
 
     def close(self) -> None:
         for group in self.groups.values():
-            shut(group)
+            group.close()
         self.groups.clear()
 
 
@@ -112,30 +118,44 @@ def parts(message: Message, nbytes: int, partial: bool) -> list[slice]:
     return [slice(0, head)] + ([slice(head, nbytes)] if nbytes > head else [])
 
 
-def transfer(group: Any, tensor: torch.Tensor, peer: int | str | None, tag: int) -> None:
-    """One collective (`peer` None: broadcast from rank 0), one send to rank `peer`, or one receive from rank 0; waits for its end."""
-    from torch.distributed import BroadcastOptions
+class Group:
+    """A process group that can be closed: gloo closes its connections, and so tells its peers, only when the object itself is gone."""
 
-    try:
-        if peer is None:
-            options = BroadcastOptions()
-            options.rootRank, options.rootTensor = 0, 0
-            work = group.broadcast([tensor], options)
-        else:
-            work = group.recv([tensor], 0, tag) if peer == "receive" else group.send([tensor], peer, tag)
-        work.wait()
-    except RuntimeError as error:
-        raise RunError(STAGE, f"the connection between trainers and engines broke: {str(error).splitlines()[0]}") from error
+    def __init__(self, group: Any):
+        self._group = group
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """From rank 0 to everybody."""
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        self._wait("broadcast", [tensor], options)
+
+    def send(self, tensor: torch.Tensor, rank: int) -> None:
+        self._wait("send", [tensor], rank, 0)
+
+    def receive(self, tensor: torch.Tensor) -> None:
+        """From rank 0."""
+        self._wait("recv", [tensor], 0, 0)
+
+    def close(self) -> None:
+        self._group = None
+
+    def _wait(self, method: str, *args: Any) -> None:
+        try:
+            getattr(self._group, method)(*args).wait()
+        except RuntimeError as error:
+            raise PeerGoneError(STAGE, f"the connection between trainers and engines broke: {str(error).splitlines()[0]}") from None
 
 
-def group_of(connection: Connection, platform: Platform, store: Any, owner: int, rank: int) -> Any:
+def group_of(connection: Connection, platform: Platform, store: Any, owner: int, rank: int) -> Group:
     """The process group of one owner and all receivers."""
     from torch.distributed import PrefixStore
 
     try:
-        return platform.new_process_group(
-            PrefixStore(f"{connection.id}/{owner}", store), rank, 1 + len(connection.receivers), timedelta(seconds=connection.timeout_s)
-        )
+        meeting, size = PrefixStore(f"{connection.id}/{owner}", store), 1 + len(connection.receivers)
+        return Group(platform.new_process_group(meeting, rank, size, timedelta(seconds=connection.timeout_s)))
     except RuntimeError as error:
         raise RunError(STAGE, f"trainers and engines could not form a {platform.collective_backend} group: {str(error).splitlines()[0]}") from error
 
@@ -171,8 +191,3 @@ def node_address() -> str:
     import ray
 
     return ray.util.get_node_ip_address()
-
-
-def shut(group: Any) -> None:
-    if group is not None and hasattr(group, "shutdown"):
-        group.shutdown()

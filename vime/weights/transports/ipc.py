@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.errors import RunError
 from vime.weights.encodings import capacity
-from vime.weights.plan import STAGE, Message
+from vime.weights.plan import STAGE, Message, PeerGoneError
 
 if TYPE_CHECKING:
     import torch
@@ -144,7 +144,7 @@ def map_memory(end: socket.socket, owner: int) -> tuple[torch.Tensor, int]:
     with deadline(f"trainer rank {owner} to hand over its weight buffers"):
         data, descriptors, _, _ = socket.recv_fds(end, HELLO.size, 1)
     if len(data) != HELLO.size or not descriptors:
-        raise RunError(STAGE, f"trainer rank {owner} closed the connection while handing over its weight buffers")
+        raise PeerGoneError(STAGE, f"trainer rank {owner} closed the connection while handing over its weight buffers")
     slots, slot_bytes, _ = HELLO.unpack(data)
     memory = mmap.mmap(descriptors[0], slots * slot_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
     os.close(descriptors[0])
@@ -174,7 +174,7 @@ def read(end: socket.socket, size: int, what: str) -> bytes:
         with deadline(what):
             part = end.recv(size - len(data))
         if not part:
-            raise RunError(STAGE, f"waited for {what}, but the process is gone")
+            raise PeerGoneError(STAGE, f"waited for {what}, but the other end is gone")
         data += part
     return data
 
@@ -191,8 +191,10 @@ def deadline(what: str) -> Any:
         yield
     except TimeoutError:
         raise RunError(STAGE, f"waited too long for {what} (weights.timeout_s)") from None
+    except ConnectionError:
+        raise PeerGoneError(STAGE, f"waited for {what}, but the other end is gone") from None
     except OSError as error:
-        raise RunError(STAGE, f"waited for {what}: {error.strerror or error}") from error
+        raise PeerGoneError(STAGE, f"waited for {what}: {error.strerror or error}") from error
 
 
 def boot_id() -> str:
