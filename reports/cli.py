@@ -61,7 +61,9 @@ def judge(
     assume_comparable: Annotated[bool, typer.Option("--assume-comparable", help="Vouch for runs that carry no science hash or reward id.")] = False,
     format: FormatOption = None,
 ) -> None:
-    """Judge runs against a baseline. Exit code: 0 PASS, 1 FAIL, 10 INCONCLUSIVE, 11 INCOMPLETE, 12 INVALID, 13 INFRA, 15 NO_BASELINE, 2 a mistake in the command.
+    """Judge runs against a baseline.
+
+    Exit code: 0 PASS, 1 FAIL, 10 INCONCLUSIVE, 11 INCOMPLETE, 12 INVALID, 13 INFRA, 15 NO_BASELINE; 2 a mistake in the command.
 
     python -m reports judge results/qwen3-4b.cpu.colocate/seed-100
     python -m reports judge a.jsonl -b b0.jsonl -b b1.jsonl -b b2.jsonl --planned-steps 100 --sided two --delta-first 0.1 --delta-last 0.03 \

@@ -45,7 +45,7 @@ def _judge(case: Case, looks_done: int, base_path: str) -> Verdict:
     comparable = not [check for check in checks if check.state != "good" and check.outcome in (Outcome.INVALID, Outcome.FAIL)]
     checks += exactness.check(case)
     if case.rule.evidence == "convergence" and comparable:
-        whole = not [check for check in checks if check.state != "good" and check.outcome is Outcome.INCOMPLETE]
+        whole = not [check for check in checks if check.state != "good" and check.outcome in (Outcome.INCOMPLETE, Outcome.INFRA)]
         checks += learning.check(case) if whole else []
         comparisons, level = convergence.compare(case) if whole else ([], None)
     costs = resources.compare(case)
@@ -105,6 +105,8 @@ def _reasons(case: Case, outcome: Outcome, checks: list[Check], comparisons: lis
         reasons.append(_pass_words(case, checks, comparisons))
     if outcome is Outcome.INCONCLUSIVE:
         reasons.append("no look is left: the difference stays undecided" if last else f"undecided with {len(case.candidates)} candidate run(s): add a seed")
+    if outcome is Outcome.INVALID and not bad:
+        reasons.append("the recipe declares exactness and no band that could show it: nothing was proven")
     if outcome is Outcome.NO_BASELINE and not bad:
         reasons.append(_no_baseline_words(case))
     reasons += [f"{c.title}: far better than the baseline: check reward and data" for c in comparisons if c.far_better]

@@ -122,9 +122,3 @@ class Run:
 
     def notes_of(self, *kinds: NoteKind) -> list[Note]:
         return [note for note in self.notes if note.kind in kinds]
-
-
-def fingerprint(curve: Curve) -> str:
-    """Hash of a curve's values to six significant digits: equal for a copy, also one that was re-exported with fewer digits."""
-    text = ",".join(f"{step}:{value:.6g}" for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True))
-    return hashlib.sha256(text.encode()).hexdigest()

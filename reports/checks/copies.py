@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from matrix.outcome import Outcome
 from reports.checks.context import Case
-from reports.model import Run, fingerprint
+from reports.model import Curve, Run
 from reports.verdict import Check
 
 LEAST_DISTINCT_VALUES = 5  # flat curves (all zero, all one) are alike without being copies
+SAME = 1e-5  # relative: a copy stays one when it is exported with six digits
 
 
-def check(case: Case) -> Iterator[Check]:
-    """One check a pair of equal curves; one good check where there is none."""
-    seen: dict[str, tuple[Run, str]] = {}
-    found = 0
+def check(case: Case) -> list[Check]:
+    """One check for every run whose curve is that of an earlier one; one good check where there is none."""
+    seen: list[tuple[Run, str]] = []
+    found: list[Check] = []
     for side, runs in (("baseline ", case.baseline), ("", case.candidates)):
         for run in runs:
             curve = case.curve(run)
             if len(np.unique(curve.values)) < LEAST_DISTINCT_VALUES:
                 continue
-            first, first_side = seen.setdefault(fingerprint(curve), (run, side))
-            if first is not run:
-                found += 1
-                yield _copied(run, side, first, first_side)
-    if not found:
-        yield Check(stage="integrity", name="copy", state="good", outcome=Outcome.INVALID, text="no two curves are equal")
+            first = next(((other, where) for other, where in seen if same(curve, case.curve(other))), None)
+            if first is not None:
+                found.append(_copied(run, side, *first))
+            seen.append((run, side))
+    return found or [Check(stage="integrity", name="copy", state="good", outcome=Outcome.INVALID, text="no two curves are equal")]
+
+
+def same(one: Curve, other: Curve) -> bool:
+    """Whether two curves have the same steps and, to six digits, the same values."""
+    return np.array_equal(one.steps, other.steps) and np.allclose(one.values, other.values, rtol=SAME, atol=0, equal_nan=True)
 
 
 def _copied(run: Run, side: str, first: Run, first_side: str) -> Check:
@@ -39,12 +42,12 @@ def _copied(run: Run, side: str, first: Run, first_side: str) -> Check:
 
 
 def _claims(run: Run, first: Run) -> list[tuple[str, object, object]]:
-    pairs = [("seed", run.seed, first.seed)]
-    out: list[tuple[str, object, object]] = [(name, a, b) for name, a, b in pairs]
-    out.append(("commit", run.manifest.get("commit"), first.manifest.get("commit")))
-    out.append(("host", host_name(run), host_name(first)))
-    out.append(("cell", run.labels.get("cell"), first.labels.get("cell")))
-    return out
+    return [
+        ("seed", run.seed, first.seed),
+        ("commit", run.manifest.get("commit"), first.manifest.get("commit")),
+        ("host", host_name(run), host_name(first)),
+        ("cell", run.labels.get("cell"), first.labels.get("cell")),
+    ]
 
 
 def host_name(run: Run) -> object:

@@ -21,7 +21,7 @@ def check(case: Case) -> list[Check]:
 
     found = [item for run in case.candidates for item in _of_run(run, case, Outcome.FAIL, Outcome.INCOMPLETE)]
     found += [item for run in case.baseline for item in _of_run(run, case, Outcome.INVALID, Outcome.INVALID, "baseline ")]
-    return found + list(labels.check(case)) + list(copies.check(case))
+    return found + list(labels.check(case)) + copies.check(case)
 
 
 def _of_run(run: Run, case: Case, broken: Outcome, short: Outcome, side: str = "") -> Iterator[Check]:

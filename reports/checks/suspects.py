@@ -22,7 +22,7 @@ Finding = tuple[list[Check], list[Comparison], list[Resource]]
 def rank(case: Case, checks: list[Check], comparisons: list[Comparison], resources: list[Resource]) -> list[Suspect]:
     """Suspects, most telling first, each named once."""
     rules: tuple[Callable[[Case, Finding], Iterator[Suspect]], ...] = (
-        _errors, _numerics, _digests, _step0_gap, _gap_jump, _sampler, _rewards, _collapse, _learning_rate, _first_window, _shifted, _trainer, _speed,
+        _errors, _numerics, _digests, _step0_gap, _gap_jump, _sampler, _rewards, _collapse, _learning_rate, _first_window, _trainer, _shifted, _speed,
     )  # fmt: skip
     found: dict[str, Suspect] = {}
     for rule in rules:

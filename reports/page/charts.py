@@ -13,9 +13,23 @@ from reports.model import Curve, Run
 
 LOG_METRICS = (GAP_MEAN, GAP_MAX, "train/logprob_gap_p99")
 PANELS = (
-    GAP_MEAN, "train/entropy", "train/kl_ref", "train/ppo_kl", "train/grad_norm", "train/loss", "rollout/response_len_mean",
-    "rollout/truncated_frac", "rollout/nll_minus_entropy_z", "spec/accept_len", "perf/step_s", "perf/rollout_s", "perf/train_s", "perf/weight_sync_s", "perf/tokens_per_s", "perf/peak_mem_gib",
-)  # fmt: skip
+    GAP_MEAN,
+    "train/entropy",
+    "train/kl_ref",
+    "train/ppo_kl",
+    "train/grad_norm",
+    "train/loss",
+    "rollout/response_len_mean",
+    "rollout/truncated_frac",
+    "rollout/nll_minus_entropy_z",
+    "spec/accept_len",
+    "perf/step_s",
+    "perf/rollout_s",
+    "perf/train_s",
+    "perf/weight_sync_s",
+    "perf/tokens_per_s",
+    "perf/peak_mem_gib",
+)
 BAND_SD = 2.0
 MAX_BINS = 240  # a line of more points is drawn by the lowest and highest value of each bin, so that no spike is lost
 

@@ -76,5 +76,5 @@ def inside(interval: Interval, low: float, high: float) -> np.ndarray:
 
 
 def outside(interval: Interval, low: float, high: float) -> np.ndarray:
-    """True where no part of the interval lies within [low, high]. NaN is never outside: undefined is not a failure of the curve."""
-    return (interval.high < low) | (interval.low > high)
+    """True where no part of the interval lies within [low, high]. What is not finite is never outside: undefined says nothing of the curve."""
+    return np.isfinite(interval.low) & np.isfinite(interval.high) & ((interval.high < low) | (interval.low > high))

@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 from scipy import special
-from scipy.stats import qmc
 
 from reports.stats.intervals import Spread, standard_error, t_tail
 
@@ -36,6 +35,8 @@ def _smallest_p(baseline_runs: int, looks: int, spread: Spread) -> np.ndarray:
 
     A normal sample enters only through its mean and variance, which are independent (chi-squared): so B runs cost two dimensions.
     """
+    from scipy.stats import qmc  # half a second to import: only where a level is computed
+
     uniform = qmc.Sobol(2 + looks, scramble=False).random_base2(POINTS_LOG2) + 2.0 ** -(POINTS_LOG2 + 1)
     mean_b = special.ndtri(uniform[:, 0]) / np.sqrt(baseline_runs)
     sd_b = np.sqrt(2 * special.gammaincinv((baseline_runs - 1) / 2, uniform[:, 1]) / (baseline_runs - 1))

@@ -46,7 +46,7 @@ def jsonl(path: Path, values: list[float], metric: str = "rollout/reward_mean") 
     return path
 
 
-def run_dir(path: Path, seed: int, values: list[float] | None = None, *, gap: float = 1e-7, gap_after: float | None = None, **manifest: Any) -> Path:
+def run_dir(path: Path, seed: int, /, values: list[float] | None = None, *, gap: float = 1e-7, gap_after: float | None = None, **manifest: Any) -> Path:
     """A run directory as vime writes it, with manifest, metrics, weight syncs and samples. `gap_after`: the log-prob gap from step 1 on."""
     values = rewards(seed) if values is None else values
     rng = np.random.default_rng(seed)
