@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ class SyncRun:
             self._start(cluster)
             first = self._restore(checkpoint)
             self._push(first)  # also at a fresh start: no rollout depends on what an engine loaded by itself
+            if self.config.eval.every and first == 0:
+                self._score_held_out(0)  # where the run starts from: an event, as no step has been done
             progress = Progress(self.config, first)
             for step in range(first, self.config.train.steps):
                 progress.step(step, self._step(step))
@@ -63,8 +66,7 @@ class SyncRun:
 
     def _step(self, step: int) -> dict[str, float]:
         clock = StepClock()
-        with clock.stage("eval"):
-            metrics = self._evaluate(step)
+        metrics: dict[str, float] = {}
         with clock.stage("rollout"):
             samples = self._rollout(step)
         with clock.stage("reward"):
@@ -75,11 +77,11 @@ class SyncRun:
         with clock.stage("weight_sync"):
             self._push(step + 1)
         metrics |= rollout_metrics(samples) | self.router.counts.metrics()
-        with clock.stage("checkpoint"):
-            self._save(step)
         metrics |= clock.metrics(metrics["rollout/tokens"])
+        metrics |= self._evaluate(step)
         self.run.step(step, metrics)
         self.run.samples(step, readable(samples, self.config.tracking.samples_per_step))
+        self._save(step)  # last: a checkpoint of a step whose record is not written would lose that record on resume
         return metrics
 
     # ---- the stages -------------------------------------------------------------------------------------------------------------------------------------
@@ -100,23 +102,29 @@ class SyncRun:
         self.run.event("weight_sync", **report.event())
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        """Greedy accuracy on the held-out prompts before the first step, then after every `eval.every` steps and before the last."""
-        every = self.config.eval.every
-        if not every or (step % every and step + 1 != self.config.train.steps):
-            return {}
-        samples = self.recovery.guard(lambda: self.router.evaluate(step, self.inputs.held_out), rejoin=lambda: self._push(step))
+        """Score on the held-out prompts with the weights that `step` made: after every `eval.every` steps and after the last."""
+        every, last = self.config.eval.every, step + 1 == self.config.train.steps
+        return self._score_held_out(step + 1) if every and ((step + 1) % every == 0 or last) else {}
+
+    def _score_held_out(self, version: int) -> dict[str, float]:
+        """`eval/<set>/score`: the mean over the prompts that could be scored; `eval/<set>/error_count`: those that could not."""
+        samples = self.recovery.guard(lambda: self.router.evaluate(version, self.inputs.held_out), rejoin=lambda: self._push(version))
         self.inputs.rewards.score(samples)
         scored = [sample.reward for sample in samples if sample.reward is not None]
-        return {f"eval/{self.config.eval.name}/score": sum(scored) / len(scored)} if scored else {}
+        group = f"eval/{self.config.eval.name}"
+        metrics = {f"{group}/score": sum(scored) / len(scored)} if scored else {}
+        metrics[f"{group}/error_count"] = float(len(samples) - len(scored))
+        self.run.event("eval", version=version, **{key.removeprefix("eval/"): value for key, value in metrics.items()})
+        return metrics
 
     # ---- checkpoints ------------------------------------------------------------------------------------------------------------------------------------
 
     def _save(self, step: int) -> None:
         settings, last = self.config.checkpoint, step + 1 == self.config.train.steps
         if (settings.every and (step + 1) % settings.every == 0) or (last and settings.save_last):
-            name = f"step-{step + 1:06d}"
+            name, begin = f"step-{step + 1:06d}", time.perf_counter()
             self.trainers.save((self.run.checkpoints / name).absolute(), {"steps_done": step + 1, "source": self.inputs.source.state()})
-            self.run.event("checkpoint", name=name, steps_done=step + 1)
+            self.run.event("checkpoint", name=name, steps_done=step + 1, seconds=time.perf_counter() - begin)
 
     def _restore(self, checkpoint: Path | None) -> int:
         """The first step to do."""

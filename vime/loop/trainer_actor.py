@@ -6,6 +6,7 @@ from typing import Any
 
 from vime.config.tree import Config
 from vime.training.actor import TrainerActor
+from vime.training.batch import TrainBatch
 from vime.weights.sender import SenderMixin, WeightSender
 
 
@@ -16,3 +17,7 @@ class Trainer(SenderMixin, TrainerActor):
         info = super().start(config, rank, world_size, address, port)
         self.weight_sender = WeightSender(self.platform, rank, self.shards)
         return info
+
+    def train(self, batch: TrainBatch, step: int) -> dict[str, float] | None:
+        metrics = super().train(batch, step)
+        return metrics and metrics | {"perf/peak_mem_gib": self.platform.peak_memory_gib()}
