@@ -15,7 +15,16 @@ from vime.errors import RunError, UserError
 from vime.models.hf_io import Checkpoint, check_tensors, export_hf, read_config
 from vime.models.qwen3 import Qwen3
 
-HF = {"model_type": "qwen3", "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 5}
+HF = {
+    "model_type": "qwen3",
+    "hidden_size": 4,
+    "intermediate_size": 6,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 2,
+    "vocab_size": 5,
+}
 
 
 def tensors(hf=HF) -> dict[str, torch.Tensor]:

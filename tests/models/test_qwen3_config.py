@@ -9,7 +9,16 @@ from vime.errors import UserError
 from vime.models.qwen3 import Qwen3, rope_theta, tied
 from vime.models.registry import family_for
 
-BASE = {"model_type": "qwen3", "vocab_size": 64, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4}
+BASE = {
+    "model_type": "qwen3",
+    "vocab_size": 64,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 4,
+}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,7 @@ def test_kv_heads_that_do_not_divide_are_refused_with_both_numbers():
         Qwen3().megatron_config(BASE, ParallelConfig(tensor=6), {})
 
 
-@pytest.mark.parametrize("key,value", [("hidden_act", "gelu"), ("attention_bias", True), ("use_sliding_window", True)])
+@pytest.mark.parametrize(("key", "value"), [("hidden_act", "gelu"), ("attention_bias", True), ("use_sliding_window", True)])
 def test_settings_outside_the_family_are_refused(key, value):
     with pytest.raises(UserError, match=key):
         Qwen3().shape({**BASE, key: value})

@@ -23,7 +23,11 @@ class Local:
     def __init__(self, hf: dict, layout: Layout, layers: int, fused_norms: bool):
         tp, hidden, dim = layout.tp_size, hf["hidden_size"], hf["head_dim"]
         heads, kv, ffn = hf["num_attention_heads"], hf["num_key_value_heads"], hf["intermediate_size"]
-        norms = ("self_attention.linear_qkv.layer_norm_weight", "mlp.linear_fc1.layer_norm_weight") if fused_norms else ("input_layernorm.weight", "pre_mlp_layernorm.weight")
+        norms = (
+            ("self_attention.linear_qkv.layer_norm_weight", "mlp.linear_fc1.layer_norm_weight")
+            if fused_norms
+            else ("input_layernorm.weight", "pre_mlp_layernorm.weight")
+        )
         per_layer = {
             norms[0]: (hidden,),
             norms[1]: (hidden,),
@@ -59,7 +63,10 @@ def split(layers: int, stages: int, first: int | None) -> list[int]:
 def grid(tp: int, dp: int, counts: list[int]) -> list[tuple[Layout, int]]:
     pp = len(counts)
     return [
-        (Layout(tp=t, tp_size=tp, pp=p, pp_size=pp, dp=d, dp_size=dp, layer_offset=sum(counts[:p])), counts[p]) for p in range(pp) for d in range(dp) for t in range(tp)
+        (Layout(tp=t, tp_size=tp, pp=p, pp_size=pp, dp=d, dp_size=dp, layer_offset=sum(counts[:p])), counts[p])
+        for p in range(pp)
+        for d in range(dp)
+        for t in range(tp)
     ]
 
 
@@ -70,7 +77,15 @@ layouts = st.sampled_from([(1, 1, 1, None), (2, 1, 1, None), (4, 2, 1, None), (1
 @settings(max_examples=60, deadline=None)
 def test_load_then_export_is_the_identity_on_every_layout(layout, tied, vocab, fused):
     tp, dp, pp, first = layout
-    hf = {"model_type": "qwen3", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 2}
+    hf = {
+        "model_type": "qwen3",
+        "hidden_size": 8,
+        "intermediate_size": 12,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 2,
+    }
     hf |= {"vocab_size": vocab, "tie_word_embeddings": tied}
     counts = split(4, pp, first)
     counts[-1] += 4 - sum(counts)
@@ -96,7 +111,16 @@ def test_load_then_export_is_the_identity_on_every_layout(layout, tied, vocab, f
 
 
 def test_views_write_through_to_the_parameter():
-    hf = {"model_type": "qwen3", "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 5}
+    hf = {
+        "model_type": "qwen3",
+        "hidden_size": 4,
+        "intermediate_size": 6,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 2,
+        "vocab_size": 5,
+    }
     table, layout = Qwen3().weight_table(hf), Layout()
     for name, weight in Local({**hf, "tie_word_embeddings": False}, layout, 1, False).weights.items():
         for piece in table.pieces(name, layout):
@@ -105,7 +129,16 @@ def test_views_write_through_to_the_parameter():
 
 
 def test_a_missing_slice_is_noticed_before_anything_is_written():
-    hf = {"model_type": "qwen3", "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 5}
+    hf = {
+        "model_type": "qwen3",
+        "hidden_size": 4,
+        "intermediate_size": 6,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 2,
+        "vocab_size": 5,
+    }
     table = Qwen3().weight_table(hf)
     only_first_layer = Local({**hf, "tie_word_embeddings": False}, Layout(), 1, False)
     with pytest.raises(ValueError, match="no rank holds model.layers.1"):
@@ -113,6 +146,8 @@ def test_a_missing_slice_is_noticed_before_anything_is_written():
 
 
 def test_an_unknown_parameter_is_refused():
-    table = Qwen3().weight_table(json.loads('{"hidden_size":4,"intermediate_size":6,"num_hidden_layers":1,"num_attention_heads":2,"head_dim":2,"vocab_size":5}'))
+    table = Qwen3().weight_table(
+        json.loads('{"hidden_size":4,"intermediate_size":6,"num_hidden_layers":1,"num_attention_heads":2,"head_dim":2,"vocab_size":5}')
+    )
     with pytest.raises(KeyError, match="decoder.layers.0.mlp.router.weight|router"):
         table.pieces("decoder.layers.0.mlp.router.weight", Layout())

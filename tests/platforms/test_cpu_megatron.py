@@ -34,7 +34,8 @@ def test_only_megatron_sees_the_proxy_and_hugging_face_computes_the_same():
     in_a_fresh_process(
         "import torch, transformers, types\n"
         "from vime.platforms import cpu_megatron\n"
-        "config = transformers.Qwen3Config(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=32, vocab_size=20)\n"
+        "sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=32, vocab_size=20)\n"
+        "config = transformers.Qwen3Config(**sizes)\n"
         "torch.manual_seed(0); model = transformers.AutoModelForCausalLM.from_config(config); ids = torch.arange(12)[None]\n"
         "before = model(ids).logits\n"
         "cpu_megatron.apply(); import sys; first = dict(vars(torch.Tensor)); cpu_megatron.apply()\n"

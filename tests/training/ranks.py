@@ -35,7 +35,9 @@ def twin(directory: Path, **changes: Any) -> str:
     return str(make_twin({**TWIN, **changes}, directory))
 
 
-def configured(path: str, *, parallel: dict[str, Any] | None = None, algo: dict[str, Any] | None = None, train: dict[str, Any] | None = None, **changes: Any) -> Config:
+def configured(
+    path: str, *, parallel: dict[str, Any] | None = None, algo: dict[str, Any] | None = None, train: dict[str, Any] | None = None, **changes: Any
+) -> Config:
     """A run's configuration in float32 with random weights of seed 1."""
     model = changes.pop("model", {})
     base = Config(
@@ -117,6 +119,6 @@ def _entry(function: Callable[..., Any], rank: int, world: int, port: int, args:
     torch.set_num_threads(1)
     try:
         outcome = ("ok", function(rank, world, port, *args))
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (told to the parent, which raises it)
         outcome = ("error", traceback.format_exc())
     (directory / str(rank)).write_bytes(pickle.dumps(outcome))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from vime.training.attention import PackedAttention, buckets, move_rows
+from vime.training.attention import PackedAttention, buckets
+from vime.training.rows import move_rows
 
 
 def packs(lengths: list[int]) -> torch.Tensor:

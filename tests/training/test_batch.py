@@ -26,7 +26,11 @@ def test_dict_round_trip():
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("engine_logprobs", np.nan, "sample 0-0-1 has an engine log-prob that is not finite"), ("advantages", np.inf, "sample 0-0-1 has an advantage"), ("ids", 64, "sample 0-0-1 has a token id")],
+    [
+        ("engine_logprobs", np.nan, "sample 0-0-1 has an engine log-prob that is not finite"),
+        ("advantages", np.inf, "sample 0-0-1 has an advantage"),
+        ("ids", 64, "sample 0-0-1 has a token id"),
+    ],
 )
 def test_a_bad_value_names_its_sample(key, value, message):
     batch = random_batch()

@@ -140,7 +140,9 @@ def test_a_full_disk_gives_one_error_and_leaves_the_earlier_checkpoint(tmp_path,
         limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
         try:
-            with pytest.raises(RunError, match=r"checkpoint: .*step-2 could not be written \(.*File too large.*\); earlier checkpoints are untouched") as caught:
+            with pytest.raises(
+                RunError, match=r"checkpoint: .*step-2 could not be written \(.*File too large.*\); earlier checkpoints are untouched"
+            ) as caught:
                 actor.save(str(tmp_path / "step-2"), {"step": 2})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,15 @@ UNEVEN = {"model": {"num_layers_in_first_pipeline_stage": 2}}  # of three layers
 def run_config(path: str, layout: dict[str, Any], exact: bool, megatron: dict[str, Any]) -> Any:
     """`exact`: SGD, whose update is the gradient; else Adam over a distributed optimizer, two updates a rollout, a reference."""
     if exact:
-        return configured(path, parallel=layout, train={"lr": 0.5, "clip_grad": 0.0, "distributed_optimizer": False, "max_tokens_per_microbatch": 60}, megatron={**SGD, **megatron})
-    return configured(path, parallel=layout, algo={"kl_coef": 0.1}, train={"optimizer_steps_per_rollout": 2, "max_tokens_per_microbatch": 60}, megatron=megatron)
+        return configured(
+            path,
+            parallel=layout,
+            train={"lr": 0.5, "clip_grad": 0.0, "distributed_optimizer": False, "max_tokens_per_microbatch": 60},
+            megatron={**SGD, **megatron},
+        )
+    return configured(
+        path, parallel=layout, algo={"kl_coef": 0.1}, train={"optimizer_steps_per_rollout": 2, "max_tokens_per_microbatch": 60}, megatron=megatron
+    )
 
 
 def work(actor: Any, directory: Path, exact: bool) -> dict[str, Any]:
@@ -88,5 +96,5 @@ def test_two_ranks_equal_one(single, layout, tmp_path):
             mine, theirs = (load_file(place / str(exact) / when / "model.safetensors") for place in (tmp_path / "out", directory))
             assert mine.keys() == theirs.keys()
             for name in theirs:
-                torch.testing.assert_close(mine[name], theirs[name], atol=atol, rtol=0, msg=lambda text, name=name: f"{layout} {when} {name}: {text}")
+                torch.testing.assert_close(mine[name], theirs[name], atol=atol, rtol=0, msg=partial("{} {} {}: {}".format, layout, when, name))
     assert all(result[0]["logprobs"] is None and result[0]["metrics"] == [None] for result in results if result is not reporting)

@@ -41,8 +41,8 @@ class Layout:
 class Piece:
     """One slice of a Hugging Face tensor and where it lives in a local parameter.
 
-    `view(parameter)` is a view into the parameter whose elements, reshaped, are exactly `hf_slice` of the tensor. `split`: the slice differs between tensor-parallel
-    ranks (else each holds the same). `copy`: another pipeline stage holds the original; loaded, never exported.
+    `view(parameter)` is a view into the parameter whose elements, reshaped, are exactly `hf_slice` of the tensor. `split`: the slice differs between
+    tensor-parallel ranks (else each holds the same). `copy`: another pipeline stage holds the original; loaded, never exported.
     """
 
     hf_name: str
@@ -66,7 +66,8 @@ class Piece:
 class WeightTable:
     """Local parameters ↔ Hugging Face tensors.
 
-    `shapes`: every tensor of the checkpoint with its shape, in the order they are written. `ignored`: names a checkpoint may hold that are no weights of this model.
+    `shapes`: every tensor of the checkpoint with its shape, in the order they are written. `ignored`: names a checkpoint may hold that are no weights of the
+    model.
     """
 
     shapes: Mapping[str, tuple[int, ...]]

@@ -49,7 +49,9 @@ class Checkpoint:
         if self.index.is_file():
             return dict(json.loads(self.index.read_text())["weight_map"])
         if not (self.directory / SINGLE).is_file():
-            raise UserError(f"{self.directory}: neither {SINGLE} nor {INDEX}: weights must be safetensors (or set model.random_init_seed to train from random weights)")
+            raise UserError(
+                f"{self.directory}: neither {SINGLE} nor {INDEX}: weights must be safetensors (or set model.random_init_seed to train from random weights)"
+            )
         with self._reader(SINGLE) as reader:
             return dict.fromkeys(reader.keys(), SINGLE)
 
@@ -85,7 +87,9 @@ def check_tensors(checkpoint: Checkpoint, table: WeightTable) -> None:
         _same_as_embedding(checkpoint)
         extra.remove("lm_head.weight")
     if extra:
-        raise UserError(f"{checkpoint.source(extra[0])}: {len(extra)} tensors are not part of the model that config.json describes: {', '.join(sorted(extra)[:4])}")
+        raise UserError(
+            f"{checkpoint.source(extra[0])}: {len(extra)} tensors are not part of the model that config.json describes: {', '.join(sorted(extra)[:4])}"
+        )
 
 
 def _same_as_embedding(checkpoint: Checkpoint) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from megatron.core.transformer.spec_utils import ModuleSpec
 
 LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
-# Parameters that every tensor-parallel rank holds whole: Megatron's name -> Hugging Face's. The second form of a norm is TransformerEngine's, fused into the linear after it.
+# Parameters that every tensor-parallel rank holds whole: Megatron's name -> Hugging Face's. The second form of a norm is TransformerEngine's, part of the
+# linear after it.
 REPLICATED = {
     "input_layernorm.weight": "input_layernorm.weight",
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
@@ -52,7 +53,9 @@ class Qwen3:
         sizes = _Sizes(hf_config)
         share("attention heads", sizes.heads, parallel.tensor, "parallel.tensor")
         if sizes.kv_heads % parallel.tensor:
-            raise UserError(f"parallel.tensor {parallel.tensor} does not divide the model's {sizes.kv_heads} key/value heads: choose a divisor of {sizes.kv_heads}")
+            raise UserError(
+                f"parallel.tensor {parallel.tensor} does not divide the model's {sizes.kv_heads} key/value heads: choose a divisor of {sizes.kv_heads}"
+            )
         share("intermediate size", sizes.ffn, parallel.tensor, "parallel.tensor")
         values: dict[str, Any] = {
             "num_layers": sizes.layers,
@@ -181,7 +184,13 @@ class _Table:
             hf_name = f"{prefix}{part}_proj.weight"
             shape, height = self.shapes[hf_name], groups * count * dim
             out.append(
-                Piece(hf_name, shape, rows(hf_name, shape, layout.tp * height, (layout.tp + 1) * height), _heads(groups, per_group + 2, dim, first, count), split=True)
+                Piece(
+                    hf_name,
+                    shape,
+                    rows(hf_name, shape, layout.tp * height, (layout.tp + 1) * height),
+                    _heads(groups, per_group + 2, dim, first, count),
+                    split=True,
+                )
             )
         return out
 

@@ -1,8 +1,9 @@
 """What Megatron-Core 0.16 needs to run without CUDA, TransformerEngine or Apex.
 
-`apply()` is called once, by `CpuPlatform.bootstrap_megatron`, after the Megatron modules are imported and before a model is built; calling it again (after more imports) is harmless.
-Every substitution is seen by modules named `megatron.*` alone: they get a proxy of `torch` whose CUDA device is the CPU, and the few changed tensor methods look at their caller.
-Hugging Face, vLLM and vime itself keep the real torch. On a machine with a CUDA or NPU device nothing is changed, and importing this module changes nothing.
+`apply()` is called once, by `CpuPlatform.bootstrap_megatron`, before a model is built; it imports the Megatron modules it substitutes in. Calling it again,
+after more of Megatron was imported, is harmless. Every substitution is seen by modules named `megatron.*` alone: they get a proxy of `torch` whose CUDA
+device is the CPU, and the few changed tensor methods look at their caller. Hugging Face, vLLM and vime itself keep the real torch. On a machine with a CUDA
+or NPU device nothing is changed, and importing this module changes nothing.
 """
 
 from __future__ import annotations
@@ -140,6 +141,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+_STREAM = _Stream()
 _CUDA = _Proxy(
     torch.cuda,
     {
@@ -163,8 +165,25 @@ _CUDA = _Proxy(
         "nvtx": types.SimpleNamespace(range_push=_nothing, range_pop=_nothing, range=lambda *args, **kwargs: contextlib.nullcontext()),
     },
 )
-_STREAM = _Stream()
-_FACTORIES = "arange as_tensor empty empty_like eye full full_like linspace ones ones_like rand randint randn randperm tensor zeros zeros_like".split()
+_FACTORIES = [
+    "arange",
+    "as_tensor",
+    "empty",
+    "empty_like",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "ones",
+    "ones_like",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
 TORCH = _Proxy(torch, {**{name: _on_cpu(getattr(torch, name)) for name in _FACTORIES}, "cuda": _CUDA, "device": _Device})
 
 
@@ -177,7 +196,8 @@ def _from_megatron() -> bool:
 
 
 def _tensor_methods() -> None:
-    """`.cuda()` is the identity and `.type()` says "torch.cuda.…" for Megatron's code: its optimizers sort parameters by names such as "torch.cuda.FloatTensor"."""
+    """`.cuda()` is the identity and `.type()` says "torch.cuda.…" for Megatron's code: its optimizers sort parameters by names such as
+    "torch.cuda.FloatTensor"."""
     if hasattr(torch.Tensor.type, "_vime_cpu"):
         return
     tensor_cuda, module_cuda, tensor_type = torch.Tensor.cuda, torch.nn.Module.cuda, torch.Tensor.type
@@ -199,7 +219,7 @@ def _tensor_methods() -> None:
 
 def _random_state() -> None:
     """Megatron's random-state tracker keeps a CUDA generator a tensor-parallel region; here the CPU's own generator takes its place."""
-    random = importlib.import_module("megatron.core.tensor_parallel.random")
+    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
 
@@ -208,7 +228,8 @@ def _random_state() -> None:
 
 
 def _norm() -> None:
-    """The torch fallback of the norms refuses sequence parallelism; all it needs is the mark by which Megatron sums their gradients over tensor-parallel ranks."""
+    """The torch fallback of the norms refuses sequence parallelism; all it needs is the mark by which Megatron sums their gradients over tensor-parallel
+    ranks."""
     wrapped = importlib.import_module("megatron.core.transformer.torch_norm").WrappedTorchNorm
     if getattr(wrapped, "_vime_cpu", False):
         return
@@ -218,7 +239,7 @@ def _norm() -> None:
             raise NotImplementedError(f"normalization {config.normalization} (zero-centred: {config.layernorm_zero_centered_gamma}) needs TransformerEngine")
         norm = (torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm)(hidden_size, eps=eps)
         for parameter in norm.parameters():
-            parameter.sequence_parallel = config.sequence_parallel
+            setattr(parameter, "sequence_parallel", config.sequence_parallel)  # noqa: B010  (an attribute of Megatron's, unknown to torch's types)
         return norm
 
     wrapped.__new__, wrapped._vime_cpu = staticmethod(new), True
@@ -226,7 +247,8 @@ def _norm() -> None:
 
 def _moe() -> None:
     """`te_general_gemm` is used without being defined; and all-to-all split sizes leave the device as numpy only when they were on CUDA."""
-    utils = importlib.import_module("megatron.core.transformer.moe.moe_utils")
+    utils: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")
+    dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
     if not hasattr(utils, "te_general_gemm"):
         utils.te_general_gemm = None
     move = utils.maybe_move_tensor_to_cpu
@@ -239,11 +261,12 @@ def _moe() -> None:
 
     move_or_numpy._vime_cpu = True  # type: ignore[attr-defined]
     utils.maybe_move_tensor_to_cpu = move_or_numpy
-    importlib.import_module("megatron.core.transformer.moe.token_dispatcher").maybe_move_tensor_to_cpu = move_or_numpy
+    dispatcher.maybe_move_tensor_to_cpu = move_or_numpy
 
 
 def _optimizer_state() -> None:
-    """torch's Adam keeps a step count a parameter, which the checkpoint holds once for all (it is restored by `load_state_dict`); the setter must not look for it among the tensors."""
+    """torch's Adam keeps a step count a parameter; the checkpoint holds one for all, which `load_state_dict` restores: the setter must not look for it among
+    the tensors."""
     optimizer = importlib.import_module("megatron.core.optimizer.distrib_optimizer").DistributedOptimizer
 
     def set_states(self: Any, model_param: Any, tensors: dict[str, torch.Tensor]) -> None:
@@ -260,8 +283,9 @@ def _optimizer_state() -> None:
 
 
 def _rope() -> None:
-    """Megatron splits a packed micro-batch into its sequences in Python, in every layer, for queries and for keys: slow at hundreds of short sequences. `rope_thd` is its vectorised equal."""
-    utils = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
+    """Megatron splits a packed micro-batch into its sequences in Python, in every layer, for queries and for keys: slow at hundreds of short sequences.
+    `rope_thd` is its vectorised equal."""
+    utils: Any = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
     if hasattr(utils._apply_rotary_pos_emb_thd, "_vime_cpu"):
         return
     original = utils._apply_rotary_pos_emb_thd
@@ -279,8 +303,8 @@ def _rope() -> None:
 def rope_thd(t_THD: torch.Tensor, cu_seqlens: torch.Tensor, freqs: torch.Tensor, mscale: float = 1.0) -> torch.Tensor:
     """Rotary embedding of packed sequences, each counted from position 0.
 
-    `t_THD` [T, heads, D]; `cu_seqlens` int32[B+1]; `freqs` [longest, 1, 1, R] with R ≤ D, its two halves equal. Returns [T, heads, D], bit for bit what Megatron's
-    per-sequence loop gives. cos and sin of each position are kept on `cu_seqlens`, since all layers of a micro-batch use the same.
+    `t_THD` [T, heads, D]; `cu_seqlens` int32[B+1]; `freqs` [longest, 1, 1, R] with R ≤ D, its two halves equal. Returns [T, heads, D], bit for bit what
+    Megatron's per-sequence loop gives. cos and sin of each position are kept on `cu_seqlens`, since all layers of a micro-batch use the same.
     """
     width = freqs.shape[-1]
     cos, sin = _positions(cu_seqlens, freqs, mscale, t_THD.dtype)
@@ -313,7 +337,7 @@ class _Rotate(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         cos, sin = ctx.saved_tensors
         out = grad * cos
         half = grad.shape[-1] // 2

@@ -38,7 +38,8 @@ class Update:
 
 
 class TrainerActor:
-    """A plain class; `vime.loop` makes it a Ray actor. Except `start`, every method is a collective: the driver calls it on all ranks with the same arguments."""
+    """A plain class; `vime.loop` makes it a Ray actor. Except `start`, every method is a collective: the driver calls it on all ranks with the same
+    arguments."""
 
     def start(self, config: Config, rank: int, world_size: int, address: str, port: int) -> dict[str, Any]:
         """Join the trainer's process group at tcp://address:port and load the model. Returns what this rank is.
@@ -135,7 +136,10 @@ class TrainerActor:
         try:
             _, grad_norm, _ = self.trained.optimizer.step()
         except NotFiniteError as error:
-            raise RunError(STAGE, f"step {step}: the gradient norm is {error}; the weights were not updated. Look at train/logprob_gap_* of the steps before, and lower train.lr") from None
+            raise RunError(
+                STAGE,
+                f"step {step}: the gradient norm is {error}; the weights were not updated. Look at train/logprob_gap_* of the steps before, and lower train.lr",
+            ) from None
         meter.update(float(grad_norm))
 
     def _report(self, meter: Meter, step: int, *, sampler_check: bool) -> dict[str, float] | None:
@@ -201,7 +205,8 @@ class NotFiniteError(ArithmeticError):
 
 
 def _finite(norm: Callable[[], Any]) -> Callable[[], float]:
-    """Megatron's step asks for the norm over all ranks before it clips and updates: the one place where every rank can refuse together, with the weights still whole."""
+    """Megatron's step asks for the norm over all ranks before it clips and updates: the one place where every rank can refuse together, with the weights
+    still whole."""
 
     def checked() -> float:
         value = float(norm())

@@ -1,8 +1,8 @@
 """Causal attention over packed sequences without TransformerEngine.
 
-A packed micro-batch holds sequences of many lengths end to end. They are sorted into buckets by length (powers of two from 64 up, so that padding at most doubles the
-work of long ones), each bucket is laid out as [sequences, heads, longest, dim], and torch's scaled_dot_product_attention runs on it. Padding stands behind each sequence: the causal mask keeps
-it from every real position, and its outputs are never read.
+A packed micro-batch holds sequences of many lengths end to end. They are sorted into buckets by length (powers of two from 64 up, so that padding at most
+doubles the work of long ones), each bucket is laid out as [sequences, heads, longest, dim], and torch's scaled_dot_product_attention runs on it. Padding
+stands behind each sequence: the causal mask keeps it from every real position, and its outputs are never read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import scaled_dot_product_attention
 
+from vime.training.rows import move_rows
+
 SHORT = 64  # tokens; below it another bucket costs more than its padding saves
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Sequences of similar length. `tokens_N`: their positions in the packed micro-batch; `places_N`: where each goes in the flat [count · longest] layout, None if in order."""
+    """Sequences of similar length. `tokens_N`: their positions in the packed micro-batch; `places_N`: where each goes in the flat [count · longest] layout,
+    None if in order."""
 
     count: int
     longest: int
@@ -47,32 +50,6 @@ def buckets(cu_seqlens: torch.Tensor) -> list[Bucket]:
         full = bool((sizes == longest).all())
         out.append(Bucket(count, longest, tokens_N.to(device), None if full else places_N.to(device)))
     return out
-
-
-def move_rows(x: torch.Tensor, sources: torch.Tensor | None, targets: torch.Tensor | None, size: int) -> torch.Tensor:
-    """out[targets] = x[sources] along the first axis, zeros elsewhere, [size, …]; None stands for 0, 1, 2, …. No index occurs twice: rows are moved, never added, so the
-    gradient is the same move backwards (autograd's own would be a slow scatter-add)."""
-    return _Move.apply(x, sources, targets, size)
-
-
-class _Move(torch.autograd.Function):
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, sources: torch.Tensor | None, targets: torch.Tensor | None, size: int) -> torch.Tensor:
-        ctx.save_for_backward(*[index for index in (sources, targets) if index is not None])
-        ctx.has, ctx.rows = (sources is not None, targets is not None), x.shape[0]
-        return _move(x, sources, targets, size)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        saved = list(ctx.saved_tensors)
-        sources, targets = (saved.pop(0) if there else None for there in ctx.has)
-        return _move(grad, targets, sources, ctx.rows), None, None, None
-
-
-def _move(x: torch.Tensor, sources: torch.Tensor | None, targets: torch.Tensor | None, size: int) -> torch.Tensor:
-    picked = x if sources is None else x.index_select(0, sources)
-    return picked if targets is None else x.new_zeros(size, *x.shape[1:]).index_copy_(0, targets, picked)
 
 
 class PackedAttention(MegatronModule):
@@ -111,7 +88,7 @@ class PackedAttention(MegatronModule):
         plan = getattr(packed_seq_params, "_vime_buckets", None)
         if plan is None:  # once a micro-batch: all layers share it
             plan = buckets(packed_seq_params.cu_seqlens_q)
-            packed_seq_params._vime_buckets = plan  # type: ignore[attr-defined]
+            packed_seq_params._vime_buckets = plan
         tokens, parts = query.shape[0], [self._bucket(query, key, value, bucket, len(plan) == 1) for bucket in plan]
         if len(parts) == 1:
             return parts[0].reshape(tokens, -1)
@@ -123,7 +100,8 @@ class PackedAttention(MegatronModule):
         size = bucket.count * bucket.longest
         tokens_N = None if only else bucket.tokens_N  # one bucket holds every token, in order
         q, k, v = (
-            move_rows(x, tokens_N, bucket.places_N, size).view(bucket.count, bucket.longest, x.shape[1], x.shape[2]).transpose(1, 2) for x in (query, key, value)
+            move_rows(x, tokens_N, bucket.places_N, size).view(bucket.count, bucket.longest, x.shape[1], x.shape[2]).transpose(1, 2)
+            for x in (query, key, value)
         )
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=q.shape[1] != k.shape[1])
         flat = out.transpose(1, 2).reshape(size, *query.shape[1:])

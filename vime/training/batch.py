@@ -16,8 +16,9 @@ if TYPE_CHECKING:  # the driver makes train batches and needs no torch
 class TrainBatch:
     """Samples end to end, flat arrays with offsets; the value at position t is about token t.
 
-    ids int64[ΣL]; offsets int64[B+1], sample b is ids[offsets[b]:offsets[b+1]]; loss_mask uint8[ΣL], 1 where the token is in the loss (never at a sample's first token);
-    engine_logprobs float32[ΣL], natural log at `temperature`, 0 where the mask is 0; advantages float32[ΣL]; group_ids int64[B]; names: what each sample is called in errors.
+    ids int64[ΣL]; offsets int64[B+1], sample b is ids[offsets[b]:offsets[b+1]]; loss_mask uint8[ΣL], 1 where the token is in the loss (never at a sample's
+    first token); engine_logprobs float32[ΣL], natural log at `temperature`, 0 where the mask is 0; advantages float32[ΣL]; group_ids int64[B]; names: what
+    each sample is called in errors.
     """
 
     ids: np.ndarray
@@ -94,8 +95,9 @@ class TrainBatch:
 class MicroBatch:
     """Some samples packed for one forward pass, on the device.
 
-    ids int64[T] (padding at the end is a sequence of its own); cu_seqlens int32[S+1]; rows_N int64[N]: positions whose logits predict a token in the loss; the rest is
-    about those N predicted tokens: targets_N their ids, positions_N where they stand in the train batch (int64, host), sequence_N their sample within the micro-batch.
+    ids int64[T] (padding at the end is a sequence of its own); cu_seqlens int32[S+1]; rows_N int64[N]: positions whose logits predict a token in the loss;
+    the rest is about those N predicted tokens: targets_N their ids, positions_N where they stand in the train batch (int64, host), sequence_N their sample
+    within the micro-batch.
     """
 
     ids_T: torch.Tensor
@@ -112,7 +114,8 @@ class MicroBatch:
 
 
 def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multiple: int = 1, pad_id: int = 0) -> MicroBatch:
-    """Pack these samples; T is rounded up to a `multiple` (sequence parallelism splits T over tensor ranks) by a padding sequence. No samples: padding alone."""
+    """Pack these samples; T is rounded up to a `multiple` (sequence parallelism splits T over tensor ranks) by a padding sequence. No samples: padding
+    alone."""
     import torch
 
     starts, lengths = batch.offsets[:-1][samples], batch.lengths[samples]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Sequence
 
 Plan = list[list[list[int]]]  # [rank][micro-batch][sample index]
@@ -11,12 +12,15 @@ Plan = list[list[list[int]]]  # [rank][micro-batch][sample index]
 def plan(lengths: Sequence[int], data_parallel: int, max_tokens: int, name: Callable[[int], str] = "sample number {}".format) -> Plan:
     """Spread samples of these lengths (tokens) over `data_parallel` ranks, each rank's share over micro-batches of at most `max_tokens` tokens.
 
-    Every rank gets the same number of micro-batches (a pipeline or a collective would hang otherwise), the smallest that fits; a micro-batch may be empty only where a rank
-    has fewer samples than micro-batches. Ranks and micro-batches are balanced by tokens; inside a micro-batch samples keep their order. Raises ValueError naming a sample longer than `max_tokens`.
+    Every rank gets the same number of micro-batches (a pipeline or a collective would hang otherwise), the smallest that fits; a micro-batch may be empty
+    only where a rank has fewer samples than micro-batches. Ranks and micro-batches are balanced by tokens; inside a micro-batch samples keep their order.
+    Raises ValueError naming a sample longer than `max_tokens`.
     """
     for index, length in enumerate(lengths):
         if length > max_tokens:
-            raise ValueError(f"{name(index)} has {length} tokens, above train.max_tokens_per_microbatch {max_tokens}: raise that limit or lower rollout.max_response_tokens")
+            raise ValueError(
+                f"{name(index)} has {length} tokens, above train.max_tokens_per_microbatch {max_tokens}: raise that limit or lower rollout.max_response_tokens"
+            )
     ranks = _balance(range(len(lengths)), lengths, data_parallel)
     count = max(1, *(len(_first_fit(rank, lengths, max_tokens)) for rank in ranks))
     return [[sorted(part) for part in _split(rank, lengths, count, max_tokens)] for rank in ranks]
@@ -27,7 +31,7 @@ def minibatches(size: int, parts: int) -> list[list[int]]:
     if size < parts:
         raise ValueError(f"{size} samples cannot be split over train.optimizer_steps_per_rollout {parts}")
     bounds = [round(part * size / parts) for part in range(parts + 1)]
-    return [list(range(*pair)) for pair in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [list(range(*pair)) for pair in itertools.pairwise(bounds)]
 
 
 def _balance(samples: Sequence[int], lengths: Sequence[int], parts: int, limit: int | None = None) -> list[list[int]]:

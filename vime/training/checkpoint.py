@@ -1,7 +1,7 @@
 """Checkpoints: Megatron's torch_dist format in a directory that appears whole or not at all.
 
-A checkpoint is written to `.<name>.partial` beside its final place; `vime.json` is its last file, and then the directory is renamed. Whatever carries no vime.json under its final
-name is not a checkpoint, so a run killed at any moment leaves the earlier ones as they were.
+A checkpoint is written to `.<name>.partial` beside its final place; `vime.json` is its last file, and then the directory is renamed. Whatever carries no
+vime.json under its final name is not a checkpoint, so a run killed at any moment leaves the earlier ones as they were.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ def _fresh(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     probe = directory / "probe"
-    with open(probe, "wb") as file:
+    with probe.open("wb") as file:
         file.write(bytes(PROBE_BYTES))
         os.fsync(file.fileno())
     probe.unlink()
 
 
 def _finish(temporary: Path, path: Path, meta: dict[str, Any], keep: int | None) -> None:
-    with open(temporary / META, "w") as file:
+    with (temporary / META).open("w") as file:
         json.dump(meta, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -144,12 +144,15 @@ def _agree(failure: Exception | None) -> None:
         raise OSError(reason)
 
 
-def _failed(path: Path, error: Exception) -> RunError:
-    return RunError(STAGE, f"{path} could not be written ({_root_cause(error)}); earlier checkpoints are untouched. Free space there or point run_dir elsewhere")
+def _failed(path: Path, error: BaseException) -> RunError:
+    return RunError(
+        STAGE, f"{path} could not be written ({_root_cause(error)}); earlier checkpoints are untouched. Free space there or point run_dir elsewhere"
+    )
 
 
 def _root_cause(error: BaseException) -> str:
-    """One line: the operating system's complaint where there is one in the chain of causes, else the innermost message. (torch.save hides a full disk behind one of its own.)"""
+    """One line: the operating system's complaint where there is one in the chain of causes, else the innermost message. (torch.save hides a full disk behind
+    one of its own.)"""
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
@@ -158,13 +161,14 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _strategy() -> Any:
-    """Megatron's torch_dist writer, writing from this process. Its own forks writers (unsafe beside Ray's threads) and starts a manager process for their results."""
+    """Megatron's torch_dist writer, writing from this process. Its own forks writers (unsafe beside Ray's threads) and starts a manager process for their
+    results."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async
     from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
     from megatron.core.dist_checkpointing.strategies.state_dict_saver import save_state_dict_async_finalize
     from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
-    filesystem_async._results_queue = queue.Queue()  # type: ignore[assignment]
+    filesystem_async._results_queue = queue.Queue()
 
     def write(transforms: Any, rank: int, buckets: list[Any], results: Any) -> None:
         outcomes = [_write_bucket(filesystem_async.FileSystemWriterAsync, transforms, index, bucket) for index, bucket in enumerate(buckets)]
@@ -194,7 +198,8 @@ def _write_bucket(writer: Any, transforms: list[Any], index: int, bucket: Any) -
 
 
 def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[str, Any]:
-    """Restore model, optimizer and random states, bit for bit on the same layout (another layout may differ in its random states). Returns `extra`. A collective.
+    """Restore model, optimizer and random states, bit for bit on the same layout (another layout may differ in its random states). Returns `extra`. A
+    collective.
 
     Raises UserError when there is no whole checkpoint, or it is of another model. `optimizer=False` reads the weights alone.
     """
@@ -221,7 +226,8 @@ def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[
 
 
 def own_step_counters(optimizer: Any) -> None:
-    """Give each parameter its own Adam step count. Megatron restores one tensor shared by all, which torch's Adam would then advance once for every parameter of a step."""
+    """Give each parameter its own Adam step count. Megatron restores one tensor shared by all, which torch's Adam would then advance once for every parameter
+    of a step."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         for state in part.optimizer.state.values() if part.optimizer is not None else ():
             if torch.is_tensor(state.get("step")):
@@ -267,7 +273,12 @@ def _device(trained: Trained) -> torch.device:
 def _random_states(device: torch.device) -> dict[str, Any]:
     from megatron.core import tensor_parallel
 
-    out = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state(), "tracker": tensor_parallel.get_cuda_rng_tracker().get_states()}
+    out = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002  (user rewards and plug-ins may draw from the global generator)
+        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
+    }
     if device.type != "cpu":
         out["device"] = torch.get_device_module(device).get_rng_state()
     return out
@@ -278,7 +289,7 @@ def _set_random_states(states: dict[str, Any], device: torch.device) -> None:
 
     torch.set_rng_state(states["torch"])
     random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002
     tensor_parallel.get_cuda_rng_tracker().set_states(states["tracker"])
     if device.type != "cpu" and "device" in states:
         torch.get_device_module(device).set_rng_state(states["device"])

@@ -16,7 +16,8 @@ from vime.models.base import Layout
 
 
 def initialise(config: Config, platform: Any, rank: int, world_size: int, address: str, port: int) -> Layout:
-    """torch.distributed over the platform's backend, Megatron's parallel state, the platform's Megatron bring-up, and the random states. Returns where this rank stands."""
+    """torch.distributed over the platform's backend, Megatron's parallel state, the platform's Megatron bring-up, and the random states. Returns where this
+    rank stands."""
     for noisy in ("megatron.core", "torch.distributed.checkpoint"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from vime.algos.logprobs import vocab_parallel_logprobs_entropy
-from vime.training.attention import move_rows
 from vime.training.batch import MicroBatch
 from vime.training.model import Trained
+from vime.training.rows import move_rows
 
 # (micro-batch, logprobs_N, entropy_N) -> the micro-batch's part of the loss, a scalar whose sum over all micro-batches and ranks is the loss
 Objective = Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor]

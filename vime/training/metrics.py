@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """Collects on every rank of the last pipeline stage. Sums are float64 and counts exact, so the result does not depend on packing or layout beyond rounding."""
+    """Collects on every rank of the last pipeline stage. Sums are float64 and counts exact, so the result does not depend on packing or layout beyond
+    rounding."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, list[torch.Tensor]] = {}

@@ -89,7 +89,8 @@ def transformer_config(config: Config, family: Family, hf_config: Mapping[str, A
         "pipeline_dtype": dtype,
         "bf16": dtype == torch.bfloat16,
         "calculate_per_token_loss": True,
-        # Megatron marks its tensor-parallel parameters (which the gradient norm depends on) while it initialises them: let it, with initialisers that do nothing
+        # Megatron marks its tensor-parallel parameters (which the gradient norm depends on) while it initialises them: let it, with initialisers that do
+        # nothing
         "perform_initialization": True,
         **dict.fromkeys(("init_method", "output_layer_init_method", "embedding_init_method"), _leave),
         "variable_seq_lengths": parallel.pipeline > 1,
@@ -183,13 +184,14 @@ def bare_model(family: Family, megatron: Any, shape: ModelShape, layout: Layout,
             parallel_output=True,
             share_embeddings_and_output_weights=shape.tied,
             position_embedding_type="rope",
-            rotary_base=shape.rotary_base,  # type: ignore[arg-type]
+            rotary_base=shape.rotary_base,
         )
     return model.to(device=device, dtype=megatron.params_dtype)
 
 
 def _check_marks(model: torch.nn.Module, table: WeightTable, layout: Layout) -> None:
-    """Megatron and the weight table agree on which parameters are split over tensor-parallel ranks: a split one counted as a copy would be left out of the gradient norm."""
+    """Megatron and the weight table agree on which parameters are split over tensor-parallel ranks: a split one counted as a copy would be left out of the
+    gradient norm."""
     for name, parameter in model.named_parameters():
         pieces = table.pieces(name, layout)
         split = any(piece.split for piece in pieces)

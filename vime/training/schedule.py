@@ -10,8 +10,8 @@ from vime.config.tree import TrainConfig
 def lr_at(step: int, train: TrainConfig) -> float:
     """Learning rate of optimizer updates in rollout step `step`, counted from 0.
 
-    Warm-up rises linearly: step w of `warmup_steps` W has lr·(w + 1)/W. Then constant, or from lr at step W down to lr·min_lr_fraction at the last step, `steps` − 1, linearly or
-    along half a cosine. Past the last step the rate stays at its end.
+    Warm-up rises linearly: step w of `warmup_steps` W has lr·(w + 1)/W. Then constant, or from lr at step W down to lr·min_lr_fraction at the last step,
+    `steps` − 1, linearly or along half a cosine. Past the last step the rate stays at its end.
     """
     if step < 0:
         raise ValueError(f"step must be at least 0, got {step}")

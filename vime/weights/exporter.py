@@ -1,4 +1,5 @@
-"""The trainer's weights as shards of Hugging Face tensors, from any parallel layout. Gathering whole tensors is one consumer; point-to-point transports are others."""
+"""The trainer's weights as shards of Hugging Face tensors, from any parallel layout. Gathering whole tensors is one consumer; point-to-point transports are
+others."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from vime.models.base import Layout, Slices, WeightTable
 class Shard:
     """One slice of a Hugging Face tensor as this rank holds it.
 
-    `tensor` has the slice's shape and the parameter's dtype; it is a view into the parameter where the layout allows, else a copy. `owner_rank` is the lowest global
-    rank with the same slice: a consumer that wants each slice once takes those whose owner is the rank itself.
+    `tensor` has the slice's shape and the parameter's dtype; it is a view into the parameter where the layout allows, else a copy. `owner_rank` is the lowest
+    global rank with the same slice: a consumer that wants each slice once takes those whose owner is the rank itself.
     """
 
     hf_name: str
@@ -54,7 +55,9 @@ def gather_plan(local: Iterable[Shard], order: Sequence[str]) -> dict[str, list[
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     mine = [
-        ShardInfo(s.hf_name, s.global_shape, tuple((part.start, part.stop) for part in s.slice), s.owner_rank, s.tensor.dtype) for s in local if s.owner_rank == rank
+        ShardInfo(s.hf_name, s.global_shape, tuple((part.start, part.stop) for part in s.slice), s.owner_rank, s.tensor.dtype)
+        for s in local
+        if s.owner_rank == rank
     ]
     everyone: list[list[ShardInfo]] = [mine]
     if dist.is_initialized() and dist.get_world_size() > 1:
@@ -71,7 +74,8 @@ def gather_plan(local: Iterable[Shard], order: Sequence[str]) -> dict[str, list[
 
 
 def whole_tensors(local: Iterable[Shard], plan: dict[str, list[ShardInfo]], destination: int = 0) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """(name, tensor) of each tensor of the plan in turn; the tensor on rank `destination`, None on the others. A collective; holds one whole tensor at a time."""
+    """(name, tensor) of each tensor of the plan in turn; the tensor on rank `destination`, None on the others. A collective; holds one whole tensor at a
+    time."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     held = {(s.hf_name, tuple((part.start, part.stop) for part in s.slice)): s.tensor for s in local if s.owner_rank == rank}
     for name, infos in plan.items():
