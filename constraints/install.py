@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -42,12 +43,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     parser.add_argument("--pins", type=Path, default=ROOT / "constraints" / "cpu.txt")
     options = parser.parse_args(argv)
+    if sys.version_info[:2] != PYTHON:
+        have = f"{sys.version.split()[0]} ({sys.executable})"
+        fail(f"the tested set is for Python {PYTHON[0]}.{PYTHON[1]}, this is {have}: name another one with `make PYTHON=/path/to/python3.11 …`")
     with Path(ROOT / "constraints" / "install.py").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two `make` at once: the second waits and finds the work done
         return install(options.venv, options.pins)
 
 
 def install(place: Path, pins: Path) -> int:
+    """Make `place` hold the pins and this checkout; nothing is done when it does already."""
     stamp = place / ".installed"
     wanted = fingerprint(pins)
     if stamp.is_file() and stamp.read_text() == wanted and usable(place):
@@ -70,9 +75,13 @@ def install(place: Path, pins: Path) -> int:
 
 
 def fingerprint(pins: Path) -> str:
-    """A digest of what the environment is made from: the pins, the project's declaration, this file, and where the checkout lies."""
-    parts = [pins.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), Path(__file__).read_bytes(), str(ROOT).encode()]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    """A digest of what the environment is made from: pins, pyproject.toml without its tools' settings, and where the checkout lies."""
+    import tomllib  # not at the top: an older Python must get as far as the message that names it
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    package = {"build": declared["build-system"], "project": declared["project"], "setuptools": declared["tool"]["setuptools"]}
+    parts = [pins.read_text(), json.dumps(package, sort_keys=True), str(ROOT)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def usable(place: Path) -> bool:
@@ -83,9 +92,6 @@ def usable(place: Path) -> bool:
 
 
 def create(place: Path) -> None:
-    if sys.version_info[:2] != PYTHON:
-        have = f"{sys.version.split()[0]} ({sys.executable})"
-        fail(f"the tested set is for Python {PYTHON[0]}.{PYTHON[1]}, this is {have}: name another one with `make PYTHON=/path/to/python3.11 …`")
     free = shutil.disk_usage(ROOT).free / 1e9
     if free < NEEDED_GB:
         fail(f"{free:.1f} GB free where the checkout lies; the environment takes about {NEEDED_GB} GB")
