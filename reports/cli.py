@@ -145,6 +145,10 @@ def calibrate(
     recipe: RecipeOption = None,
     trials: Annotated[int, typer.Option(min=100, help="Resampled nights per row.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="Write the table into a document, between its marks <!-- calibrate RECIPE --> and <!-- end calibrate -->.", show_default=False),
+    ] = None,
     spread: Annotated[str | None, typer.Option(help="welch or larger: try the other rule for two and three candidates.", show_default=False)] = None,
     format: FormatOption = None,
 ) -> None:
@@ -154,12 +158,15 @@ def calibrate(
     """
     from reports.baseline import load_baseline
     from reports.calibrate import operating_characteristic
-    from reports.calibrate.table import as_markdown
+    from reports.calibrate.table import as_markdown, write_between_marks
     from reports.rules import resolve
 
     runs, _ = load_baseline(baseline, format)
     held = resolve(runs, recipe, {"spread": spread} if spread else {}, None, False)
-    typer.echo(as_markdown(operating_characteristic(runs, held.rule, trials, seed), held))
+    text = as_markdown(operating_characteristic(runs, held.rule, trials, seed), held)
+    typer.echo(text)
+    if into is not None:
+        write_between_marks(into, held.name, text)
 
 
 @baseline_app.command("record")

@@ -16,14 +16,16 @@ from reports.calibrate.resample import CurveModel, fit
 from reports.calibrate.scenarios import SCENARIOS, Scenario
 from reports.checks import learning
 from reports.checks.context import Case
-from reports.checks.margins import decide
+from reports.checks.margins import decide, margins
 from reports.errors import ReportError
 from reports.model import Run
-from reports.stats.intervals import run_sd
+from reports.stats.intervals import run_sd, t_quantile
 from reports.stats.looks import level_per_look
 from reports.stats.summary import STATISTICS, Grid, drop_from_best, gain, summarise
 
 LEAST_RUNS = 3
+DRAWS = 200_000
+HEALTHY_ERROR = 0.01  # how often one healthy run may fail to pass
 CHUNK = 500  # trials at once: bounds the memory of B + 3 curves each
 
 
@@ -37,13 +39,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Characteristic:
-    """What a rule does. `sd` are the stored runs' between-run spreads by statistic; `rates` by scenario."""
+    """What a rule does. By statistic: `sd`, the stored runs' between-run spread, and `least_delta` (see there). `rates` by scenario."""
 
     runs: int
     steps: int
     trials: int
     level: float
     sd: dict[str, float]
+    least_delta: dict[str, float]
     scenarios: tuple[Scenario, ...]
     rates: tuple[Rates, ...]
 
@@ -65,7 +68,23 @@ def operating_characteristic(runs: Sequence[Run], rule: JudgeRule, trials: int =
     rates = tuple(_rates(model, scenario, rule, case.grid, level, trials, rng) for scenario in SCENARIOS)
     summary = summarise(values, case.grid)
     sd = {name: float(run_sd(np.exp(summary[name]) if name == "residual" else summary[name])) for name in STATISTICS}
-    return Characteristic(len(runs), len(case.common), trials, level, sd, SCENARIOS, rates)
+    return Characteristic(len(runs), len(case.common), trials, level, sd, least_delta(summary, rule, len(case.common), level), SCENARIOS, rates)
+
+
+def least_delta(summary: dict[str, np.ndarray], rule: JudgeRule, steps: int, level: float) -> dict[str, float]:
+    """By statistic the smallest δ at which one healthy run passes in 99 % of the nights, all statistics together.
+
+    The run passes where |difference| + t(level)·s·√(1 + 1/B) < δ; the difference is normal with the stored spread σ, s estimates σ with B-1 degrees of freedom.
+    """
+    found, declared, rng = {}, margins(rule, steps), np.random.default_rng(0)
+    for margin in declared:
+        values = summary[margin.statistic]
+        sigma, runs = max(float(run_sd(values)), margin.floor), len(values)
+        estimate = np.maximum(sigma * np.sqrt(rng.chisquare(runs - 1, DRAWS) / (runs - 1)), margin.floor)
+        reach = np.abs(rng.normal(0, sigma, DRAWS)) + t_quantile(1 - level, runs - 1) * estimate
+        delta = float(np.quantile(reach, 1 - HEALTHY_ERROR / len(declared))) * np.sqrt(1 + 1 / runs)
+        found[margin.statistic] = float(np.exp(delta)) if margin.statistic == "residual" else delta
+    return found
 
 
 def _rates(model: CurveModel, scenario: Scenario, rule: JudgeRule, at: Grid, level: float, trials: int, rng: np.random.Generator) -> Rates:

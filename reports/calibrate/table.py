@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from reports.calibrate import Characteristic
+from reports.errors import ReportError
 from reports.recipes import Held
 from reports.stats.summary import TITLES
 
@@ -17,15 +20,16 @@ def as_markdown(found: Characteristic, held: Held) -> str:
         f"Recipe `{held.name}`: {found.runs} baseline runs of {found.steps} steps, {rule.sided}-sided, α {rule.alpha:g} over {rule.max_seeds} look(s), "
         f"{found.level:.4f} at each; {found.trials} resampled trials a row.",
         "",
-        "| statistic | spread between runs (sd) | δ | δ / sd |",
-        "|---|---|---|---|",
+        "| statistic | spread between runs (sd) | δ | δ / sd | least δ that one healthy run passes (99 %) |",
+        "|---|---|---|---|---|",
     ]
     for name, sd in found.sd.items():
         delta = getattr(rule.delta, name)
         if delta is not None:
             shown = f"{delta:g} ×" if name == "residual" else f"{delta:g}"
             share = "–" if name == "residual" else f"{delta / sd:.1f}{' (narrow)' if delta < NARROW * sd else ''}"
-            lines.append(f"| {TITLES[name]} | {sd:.4f} | {shown} | {share} |")
+            least = f"{found.least_delta[name]:.2f} ×" if name == "residual" else f"{found.least_delta[name]:.4f}"
+            lines.append(f"| {TITLES[name]} | {sd:.4f} | {shown} | {share} | {least} |")
     looks = range(1, rule.max_seeds + 1)
     heads = " | ".join("1 candidate" if look == 1 else f"up to {look}" for look in looks)
     lines += ["", f"| candidate | should be | {heads} |", f"|---|---|{'---|' * rule.max_seeds}"]
@@ -36,11 +40,24 @@ def as_markdown(found: Characteristic, held: Held) -> str:
     return "\n".join(lines)
 
 
+def write_between_marks(path: Path, name: str, text: str) -> None:
+    """Replace what stands between `<!-- calibrate NAME -->` and `<!-- end calibrate -->` in a document. Raises ReportError where the marks are missing."""
+    document = path.read_text(encoding="utf-8")
+    begin, end = f"<!-- calibrate {name} -->", "<!-- end calibrate -->"
+    start = document.find(begin)
+    stop = document.find(end, start)
+    if start < 0 or stop < 0:
+        raise ReportError(f"{path}: no lines {begin} and {end} to write between")
+    path.write_text(f"{document[: start + len(begin)]}\n{text}\n{document[stop:]}", encoding="utf-8")
+
+
 def _cell(passed: float, failed: float) -> str:
     return f"{_percent(passed)} / {_percent(failed)} / {_percent(max(0.0, 1 - passed - failed))}"
 
 
 def _percent(rate: float) -> str:
-    """Per cent with one decimal only where it says something; never 0 or 100 for what did happen or fail once."""
+    """Per cent; never 0 or 100 for what happened, or failed to happen, once."""
+    if rate in (0, 1):
+        return f"{100 * rate:.0f}"
     text = f"{100 * rate:.1f}"
-    return "0" if rate == 0 else "100" if rate == 1 else text
+    return {"0.0": "< 0.1", "100.0": "> 99.9"}.get(text, text)
