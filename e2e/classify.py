@@ -54,7 +54,10 @@ class Ending:
 def classify(
     exit_: Exit, steps: int, planned: int, *, stopped_by: str | None = None, early_stop: str | None = None, error: str | None = None, tail: str = ""
 ) -> Ending:
-    """The ending of a run with `steps` of `planned` recorded. `stopped_by` says which limit ended it, `error` is its last error event, `tail` the end of its output."""
+    """The ending of a run with `steps` of `planned` recorded.
+
+    `stopped_by` says which limit ended it, `error` is its last error event, `tail` the end of its output.
+    """
     count = f"{steps}/{planned} steps"
     if stopped_by is not None:
         return Ending(Outcome.INCOMPLETE, f"{count}: {stopped_by}")

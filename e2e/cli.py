@@ -54,12 +54,11 @@ def run_cells(
     python -m e2e run qwen3-4b.cpu.colocate
     python -m e2e run qwen3-4b.cpu.colocate --fault lr-tenth      a fault must not PASS
     """
-    from matrix.loader import load
-
     from e2e.cell_run import Options, run_cell
     from e2e.live import display
     from e2e.runner import TRAIN
     from e2e.selection import seeds_of
+    from matrix.loader import load
 
     tree = load(matrix)
     command = tuple(shlex.split(train_command)) if train_command else TRAIN
@@ -74,9 +73,8 @@ def run_cells(
 
 
 def _print(outcome: object, verdicts: list[dict[str, object]], disposition: object) -> None:
-    from matrix.outcome import Outcome
-
     from e2e.summary import table
+    from matrix.outcome import Outcome
 
     for verdict in verdicts:
         for line in table([{**verdict, "disposition": str(disposition)}]):
@@ -106,13 +104,12 @@ def baseline(
 
     python -m e2e baseline qwen3-4b.cpu.non-colocate --seeds 0-19
     """
-    from matrix.loader import load
-
     from e2e.cell_run import Options, run_cell
     from e2e.live import display
     from e2e.runner import TRAIN
     from e2e.selection import seeds_of
     from e2e.verdict import declared
+    from matrix.loader import load
 
     tree = load(matrix)
     found = tree.cell(cell)
@@ -136,9 +133,8 @@ def baseline(
 
 def main() -> None:
     """Run the command line; mistakes are one message and an exit code, never a traceback."""
-    from reports.errors import ReportError
-
     from e2e.leases import LeaseError
+    from reports.errors import ReportError
 
     try:
         app()

@@ -18,9 +18,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matrix.loader import DeclaredCell
-
     from e2e.cell_run import Options
+    from matrix.loader import DeclaredCell
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,14 @@ def _sync_every(steps: int) -> Callable[[], None]:
 
 
 def _sign_flip() -> None:
-    rules = import_module("vime.algos.advantages")
+    rules: Any = import_module("vime.algos.advantages")
     advantages = rules.group_advantages
     rules.group_advantages = lambda *arguments, **options: -advantages(*arguments, **options)
 
 
 def _cold_sampler() -> None:
     """The engine samples at nine tenths of the temperature that the trainer assumes: the reward rises."""
-    router = import_module("vime.rollout.router")
+    router: Any = import_module("vime.rollout.router")
     sampling = router.Sampling
 
     def colder(temperature: float, *arguments: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """`python -m e2e.guard`: runs one command and sees to it that nothing of it is left, whatever ends first: the command, the runner, or this process.
 
-It is a small process between the runner and the run. As the subreaper of everything below it, it also inherits daemons that moved to sessions of their own (Ray's do),
-so ending the run means ending its descendants, never a process found by name.
+It is a small process between the runner and the run. As the subreaper of everything below it, it also inherits daemons that moved to sessions of their own
+(Ray's do), so ending the run means ending its descendants, never a process found by name.
 
 - The command gets a session of its own; when it ends, what it left behind gets a moment to go by itself, then is killed, and is reported.
 - SIGTERM (or SIGINT, SIGHUP) here, or the runner's death: the command gets SIGTERM, and after `--grace` seconds everything is killed.

@@ -1,7 +1,8 @@
 """The pytest plugin: `pytest -m cpu_e2e` collects the matrix's cells, one item each. In any other invocation it adds a few options and does nothing.
 
-Cells are collected from matrix/cells/*.yaml, and only when asked for: by a marker (`-m cpu_e2e`, `gpu_e2e`, `npu_e2e`), by an option of the group below, or by naming such a
-file. The set collected must equal the set declared for the question; a set cut down by -k or a path is an error, because a cell that silently did not run looks like one that passed.
+Cells are collected from matrix/cells/*.yaml, and only when asked for: by a marker (`-m cpu_e2e`, `gpu_e2e`, `npu_e2e`), by an option of the group below, or by
+naming such a file. The set collected must equal the set declared for the question; a set cut down by -k or a path is an error, because a cell that silently did
+not run looks like one that passed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup(
-        "vime cells",
-        "cells of the matrix (with -m cpu_e2e, gpu_e2e or npu_e2e). Give paths outside the checkout as --results=DIR: pytest takes '--results DIR' for a test path",
+    title = (
+        "cells of the matrix (-m cpu_e2e, gpu_e2e, npu_e2e). Write paths outside the checkout as --results=DIR: pytest takes '--results DIR' for a test path"
     )
+    group = parser.getgroup("vime cells", title)
     group.addoption("--cell", action="append", default=[], metavar="ID", help="only this cell; a pattern such as 'qwen3-4b.*' is allowed; may be repeated")
     group.addoption("--tier", default=None, metavar="TIER", help="only cells of this tier (default: smoke, or any when --cell names cells)")
     group.addoption(

@@ -23,7 +23,10 @@ class Selection:
 
 
 def select(matrix: Matrix, markers: frozenset[str], tier: str | None, cells: Iterable[str]) -> tuple[DeclaredCell, ...]:
-    """Cells of the markers (none: of every platform), and of the tier or with the ids or patterns given. Raises SelectionError when anything asked for selects nothing."""
+    """Cells of the markers (none: of every platform), and of the tier or with the ids or patterns given.
+
+    Raises SelectionError when anything asked for selects nothing.
+    """
     within = markers or frozenset(MARKERS.values())
     patterns = list(cells)
     if not patterns:

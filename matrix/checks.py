@@ -37,8 +37,7 @@ def _model(matrix: Matrix, model: Declared[Model]) -> Iterator[Problem]:
     twin = model.value.twin
     if twin is None:
         return
-    for path, message in twin_faults(model.value.architecture, twin):
-        yield Problem(model.where("twin", *path), message)
+    yield from (Problem(model.where("twin", *path), text) for path, text in twin_faults(model.value.architecture, twin))
     for name, start in twin.warm_starts.items():
         directory = matrix.root / "warmstarts" / start.directory
         message = _weights_fault(directory, start.sha256)

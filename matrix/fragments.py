@@ -14,7 +14,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fragment:
-    """A piece of configuration: where in `document` it stands (`at`), and its values. Without a document (values the resolver makes) `says` names the origin."""
+    """A piece of configuration: where in `document` it stands (`at`), and its values. Without a document `says` names the origin."""
 
     values: Mapping[str, Any]
     document: Document | None = None

@@ -98,7 +98,10 @@ class Matrix:
         return self.cells[cell_id]
 
     def select(self, tier: str | None = None, hardware: str | None = None, markers: Iterable[str] | None = None) -> list[DeclaredCell]:
-        """Cells of a tier, a hardware and a set of pytest markers, in the order of their ids. Raises SelectionError for a tier or hardware that is not declared."""
+        """Cells of a tier, a hardware and a set of pytest markers, in the order of their ids.
+
+        Raises SelectionError for a tier or hardware that is not declared.
+        """
         for name, known, what in ((tier, self.tiers, "tier"), (hardware, self.hardware, "hardware")):
             if name is not None and name not in known:
                 raise SelectionError(f"no {what} '{name}' is declared{nearest(name, known)}")
@@ -233,7 +236,8 @@ class _Reader:
             if entry.cell in seen:
                 self.problems.append(Problem(declared.where(*at, "cell"), f"'{entry.cell}' is quarantined twice: keep one entry"))
             if entry.expires < today:
-                message = f"the quarantine of '{entry.cell}' expired on {entry.expires} (owner {entry.owner}, issue {entry.issue}): mend the cell, or renew it with a reason"
+                who = f"owner {entry.owner}, issue {entry.issue}"
+                message = f"the quarantine of '{entry.cell}' expired on {entry.expires} ({who}): mend the cell, or renew it with a reason"
                 self.problems.append(Problem(declared.where(*at, "expires"), message))
             seen.add(entry.cell)
             self.matrix.cells[entry.cell] = DeclaredCell(cell.id, cell.declared, cell.model, cell.hardware, cell.recipe, entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -170,7 +170,7 @@ def _timestamp(text: str) -> date | str:
     return date.fromisoformat(text) if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) else text
 
 
-CONVERSIONS = {
+CONVERSIONS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "int": int,
     "float": lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
