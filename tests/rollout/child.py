@@ -35,7 +35,7 @@ class EngineChild:
     def __init__(self, config: Config, name: str = "engine 0", index: int = 0, **start: Any):
         self.name, self.config = name, config
         environment = CpuPlatform().environment("engine", config)
-        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=os.environ.update, initargs=(environment,))
+        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_set_environment, initargs=(environment,))
         self.started = self.run(_start, config, index, config.model.path, start)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> LocalPending:
@@ -47,6 +47,10 @@ class EngineChild:
 
     def close(self) -> None:
         self.pool.shutdown()
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.update(variables)
 
 
 def _start(_: None, config: Config, index: int, path: str, start: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class GenRequest:
     max_tokens: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GenResult:
     """One generated answer.
 

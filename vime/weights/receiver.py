@@ -76,7 +76,7 @@ class WeightReceiver:
         dtype = getattr(torch, connection.dtype)
         base = self._base(base_version)
         self.report, self.candidate = Received(version), (version, {}) if connection.keep_base else None
-        whole = Assembler(unit for bucket in connection.incoming(self.index) for message in bucket.messages for unit in message.units)
+        whole = Assembler(self.units())
         channel.start(version, base_version)
         for bucket in connection.incoming(self.index):
             for message in bucket.messages:
@@ -103,12 +103,11 @@ class WeightReceiver:
             self.channel.close()
         self.channel = self.connection = self.base = self.candidate = None
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Global shape of every tensor this worker receives whole in one unit."""
+    def units(self) -> list[Unit]:
+        """Everything this worker receives."""
         if self.connection is None:
-            return {}
-        units = [unit for bucket in self.connection.incoming(self.index) for message in bucket.messages for unit in message.units]
-        return {unit.name: unit.shape for unit in units if unit.whole}
+            return []
+        return [unit for bucket in self.connection.incoming(self.index) for message in bucket.messages for unit in message.units]
 
     def _base(self, base_version: int | None) -> dict[str, torch.Tensor] | None:
         if base_version is None:

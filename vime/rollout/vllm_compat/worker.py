@@ -81,12 +81,11 @@ class WorkerMethods:
         return None
 
     def vime_held(self) -> dict[str, str]:
-        """Digests of the received tensors that this worker holds under the same name and shape; the others (fused, packed, split) cannot be read back."""
+        """Digest by key of every unit whose tensor this worker holds under the same name and shape; others (fused, packed, split) cannot be read back."""
         tensors = dict(self.model_runner.model.named_parameters())
         digest = platform().tensor_digest
-        shapes = self.vime_receiver.shapes()
-        readable = {name: tensors[name].data for name, shape in shapes.items() if name in tensors and tuple(tensors[name].shape) == shape}
-        return {name: digest(tensor) for name, tensor in readable.items()}
+        readable = [unit for unit in self.vime_receiver.units() if unit.name in tensors and tuple(tensors[unit.name].shape) == unit.shape]
+        return {unit.key: digest(tensors[unit.name].data[unit.slices]) for unit in readable}
 
 
 platform().bootstrap_vllm()
