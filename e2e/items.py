@@ -47,6 +47,8 @@ class CellItem(pytest.Item):
         from matrix.outcome import Disposition, Outcome
 
         capture = self.config.pluginmanager.getplugin("capturemanager")
+        if reporter := self.config.pluginmanager.getplugin("terminalreporter"):  # xdist's workers have none
+            reporter.ensure_newline()
         with capture.global_and_fixture_disabled(), display() as shown:
             verdict = run_cell(self.selection.matrix, self.cell, self.selection.options, shown)
         outcome = verdict.outcome
