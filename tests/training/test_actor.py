@@ -250,8 +250,19 @@ def test_bad_batches_name_step_and_sample(tmp_path):
     with one_rank(configured(twin(tmp_path / "twin"), train={"max_tokens_per_microbatch": 10})) as actor:
         with pytest.raises(RunError, match="step 3: sample 0-.* tokens, above train.max_tokens_per_microbatch 10"):
             actor.train(batch, 3)
+    with one_rank(configured(twin(tmp_path / "twin"))) as actor:
         with pytest.raises(RunError, match="step 4: every token of 12 samples is masked"):
             actor.train(dataclasses.replace(batch, loss_mask=np.zeros_like(batch.loss_mask)), 4)
+
+
+def test_a_part_of_nothing_but_masked_samples_makes_no_update(tmp_path):
+    batch = random_batch(samples=8)
+    half = int(batch.offsets[4])
+    mask = np.concatenate([np.zeros(half, np.uint8), batch.loss_mask[half:]])
+    with one_rank(configured(twin(tmp_path / "twin"), train={"optimizer_steps_per_rollout": 2})) as actor:
+        metrics = actor.train(dataclasses.replace(batch, loss_mask=mask), 0)
+        counts = {float(state["step"]) for part in actor.trained.optimizer.chained_optimizers for state in part.optimizer.state.values()}
+    assert counts == {1.0} and metrics["train/ppo_kl"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_metrics_are_complete_and_sampler_statistic_is_off_under_top_p(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 _LAYOUT = "is parallel.*'s"
 _ARCHITECTURE = "comes from the model's config.json"
+_INIT = "is set: weights are always loaded, or drawn from model.random_init_seed"
 _DTYPE = "follows model.dtype"
 _DROPOUT = "must stay 0: log-probs of the same weights have to be equal in every pass"
 _GATHER = "would leave the weights ungathered when they are sent to the engines, right after the step"
@@ -41,7 +42,7 @@ MEGATRON: dict[str, dict[str, str]] = {
         "virtual_pipeline_model_parallel_size": "is not supported: a pipeline stage holds one model chunk",
         "calculate_per_token_loss": "is set: vime weighs every token itself, so gradients are summed, not averaged",
         "variable_seq_lengths": "is set by the pipeline: packed micro-batches differ in length",
-        "perform_initialization": "is off: weights are always loaded, or drawn from model.random_init_seed",
+        **dict.fromkeys(("perform_initialization", "init_method", "output_layer_init_method", "embedding_init_method"), _INIT),
         "grad_scale_func": "is internal",
         "finalize_model_grads_func": "is internal",
     },

@@ -112,18 +112,20 @@ class TrainerActor:
         return self.runner.last_stage and self.layout.tp == 0 and self.layout.dp == 0
 
     def _updates(self, batch: TrainBatch, parts: int, step: int | None) -> list[Update]:
-        """The batch, planned over ranks and packed; the same plan on every rank."""
+        """The batch, planned over ranks and packed; the same plan on every rank. A part whose every token is masked makes no update."""
         where = "log-probs" if step is None else f"step {step}"
         try:
             batch.validate(self.trained.shape.vocab_size)
-            return [self._update(batch, samples, where) for samples in batches.minibatches(batch.size, parts)]
+            updates = [self._update(batch, samples) for samples in batches.minibatches(batch.size, parts)]
         except ValueError as error:
             raise RunError(STAGE, f"{where}: {error}") from None
+        updates = [update for update in updates if update.counts.tokens]
+        if not updates:
+            raise RunError(STAGE, f"{where}: every token of {batch.size} samples is masked, there is nothing to train on")
+        return updates
 
-    def _update(self, batch: TrainBatch, samples: list[int], where: str) -> Update:
+    def _update(self, batch: TrainBatch, samples: list[int]) -> Update:
         tokens = np.add.reduceat(batch.loss_mask > 0, batch.offsets[:-1], dtype=np.int64)[samples]
-        if not tokens.any():
-            raise RunError(STAGE, f"{where}: every token of {len(samples)} samples is masked, there is nothing to train on")
         limit = self.config.train.max_tokens_per_microbatch
         plan = batches.plan(batch.lengths[samples].tolist(), self.layout.dp_size, limit, lambda index: batch.name(samples[index]))
         multiple = self.layout.tp_size if self.config.parallel.sequence_parallel else 1

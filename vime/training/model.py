@@ -16,7 +16,7 @@ import torch
 from vime.config.owned import MEGATRON as OWNED
 from vime.config.tree import Config, TrainConfig
 from vime.errors import UserError
-from vime.models.base import Family, Layout, ModelShape, WeightTable, padded_vocab
+from vime.models.base import Family, Layout, ModelShape, WeightTable, padded_vocab, setting
 from vime.models.hf_io import load_hf, read_config
 from vime.models.random_init import random_init
 from vime.models.registry import family_for
@@ -67,7 +67,7 @@ def _fields(block: str) -> dict[str, Any]:
 
 
 def torch_dtype(name: str, key: str = "model.dtype") -> torch.dtype:
-    """ "bfloat16", "bf16", "torch.float32", … → torch's dtype. Raises UserError naming `key`."""
+    """A dtype by its name: "bfloat16", "bf16", "torch.float32", …. Raises UserError naming `key`."""
     full = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}.get(name, name.removeprefix("torch."))
     dtype = getattr(torch, full, None)
     if not isinstance(dtype, torch.dtype):
@@ -89,8 +89,7 @@ def transformer_config(config: Config, family: Family, hf_config: Mapping[str, A
         "pipeline_dtype": dtype,
         "bf16": dtype == torch.bfloat16,
         "calculate_per_token_loss": True,
-        # Megatron marks its tensor-parallel parameters (which the gradient norm depends on) while it initialises them: let it, with initialisers that do
-        # nothing
+        # Megatron marks its split parameters while it initialises them (the gradient norm depends on the marks): let it, with initialisers that do nothing
         "perform_initialization": True,
         **dict.fromkeys(("init_method", "output_layer_init_method", "embedding_init_method"), _leave),
         "variable_seq_lengths": parallel.pipeline > 1,
@@ -130,7 +129,7 @@ def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) 
         raise UserError(f"parallel.context {parallel.context}: context parallelism is not supported yet: use 1")
     if parallel.expert > 1 or parallel.expert_tensor > 1:
         raise UserError(f"parallel.expert {parallel.expert} and expert_tensor {parallel.expert_tensor}: {family.name} has no experts: use 1")
-    layers = int(hf_config["num_hidden_layers"])
+    layers = int(setting(hf_config, "num_hidden_layers", 0))
     uneven = (
         "num_layers_in_first_pipeline_stage",
         "num_layers_in_last_pipeline_stage",
