@@ -79,10 +79,23 @@ def _recipe(recipe: Declared[Recipe]) -> Iterator[Problem]:
     low, high = value.reward.range
     if not low < high:
         yield Problem(recipe.where("reward", "range"), f"reward.range: {low} is not below {high}")
+    yield from _held_out(recipe)
     if value.seeds.initial > value.judge.max_seeds:
         yield Problem(
             recipe.where("seeds", "initial"), f"seeds.initial is {value.seeds.initial}, judge.max_seeds is {value.judge.max_seeds}: no look would be left"
         )
+
+
+def _held_out(recipe: Declared[Recipe]) -> Iterator[Problem]:
+    """A recipe judged by a held-out score has to measure it."""
+    metric = recipe.value.judge.metric
+    settings = recipe.value.config.get("eval", {})
+    if not metric.startswith("eval/"):
+        return
+    if not settings.get("every"):
+        yield Problem(recipe.where("judge", "metric"), f"judge.metric is {metric}, and eval.every is not set: nothing would be measured")
+    elif metric != f"eval/{settings.get('name', 'heldout')}/score":
+        yield Problem(recipe.where("judge", "metric"), f"judge.metric is {metric}, the held-out set is called '{settings.get('name', 'heldout')}'")
 
 
 def _undecided(matrix: Matrix) -> Iterator[Problem]:

@@ -96,6 +96,9 @@ def science(matrix: Matrix, cell: DeclaredCell) -> dict[str, Any]:
     if path:
         values["data.path"] = {"sha256": file_hash(matrix.root.parent / path)}  # a data file is its content, wherever it lies
     result = {"version": SCIENCE_VERSION, "model": initial_weights(matrix, cell), "reward": recipe.reward.model_dump(), "config": values}
+    if recipe.judge.metric.startswith("eval/"):  # then the held-out set is part of what the curve means
+        given = composed.values.get("eval", {})
+        result["eval"] = {key[1]: given.get(key[1], default) for key, default in matrix.vime.defaults.items() if key[0] == "eval"}
     if recipe.config.get("megatron"):
         result["megatron"] = recipe.config["megatron"]
     return result

@@ -135,6 +135,17 @@ def test_a_key_younger_than_a_baseline_leaves_the_hash_alone_at_its_neutral_valu
     assert science_hash(CELL, load(tree)) != without
 
 
+def test_the_held_out_set_is_science_where_the_verdict_reads_it(tree: Path):
+    edit(tree, RECIPE, "  weights:\n", "  eval: {every: 10, size: 64}\n  weights:\n")
+    beside = science_hash(CELL, load(tree))
+    edit(tree, RECIPE, "size: 64", "size: 128")
+    assert science_hash(CELL, load(tree)) == beside
+    edit(tree, RECIPE, "metric: rollout/reward_mean", "metric: eval/heldout/score")
+    judged = science_hash(CELL, load(tree))
+    edit(tree, RECIPE, "size: 128", "size: 64")
+    assert len({beside, judged, science_hash(CELL, load(tree))}) == 3
+
+
 def test_a_data_file_is_its_content(tree: Path):
     checkout = tree.parent
     (checkout / "prompts.jsonl").write_text('{"prompt": "ab=", "label": "ba"}\n')
