@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matrix.outcome import Outcome
+from matrix.outcome import Disposition, Outcome
 from reports.errors import ReportError
 from reports.verdict import SCHEMA_VERSION, Verdict, read_verdict
 
@@ -102,6 +102,8 @@ def _declared(root: Path, matrix: Matrix, cell: DeclaredCell) -> CellResult:
     from matrix.resolver import model_text
 
     folder, quarantine = root / cell.key, cell.quarantined
+    history = tuple(_history(folder))
+    stale = bool(history and history[-1].verdict and history[-1].verdict.stale)
     try:
         model, baseline = model_text(matrix, cell), baseline_directory(cell, matrix)
     except (MatrixError, OSError):
@@ -110,12 +112,12 @@ def _declared(root: Path, matrix: Matrix, cell: DeclaredCell) -> CellResult:
         id=str(cell.id),
         key=cell.key,
         declared=True,
-        disposition=str(cell.disposition),
+        disposition=str(Disposition.STALE if stale and cell.disposition is Disposition.REQUIRED else cell.disposition),
         recipe=cell.recipe.value.name,
         model=model,
         tiers=cell.tiers,
         runs=tuple(_runs(folder)),
-        history=tuple(_history(folder)),
+        history=history,
         remark=f"quarantined until {quarantine.expires} by {quarantine.owner} ({quarantine.issue}): {quarantine.reason}" if quarantine else "",
         baseline=baseline,
         metric=cell.recipe.value.judge.metric,

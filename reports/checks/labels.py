@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matrix.outcome import Outcome
@@ -22,19 +22,24 @@ def _science(case: Case) -> Iterator[Check]:
     for run in case.candidates:
         claim = case.declared.science_hash or run.labels.get("declared_science_hash")
         if claim is not None:
-            yield _same_hash(run, str(claim), "the declared recipe has", Outcome.INVALID)
-    for run in case.baseline:
-        if case.declared.science_hash is not None:
-            yield _same_hash(run, case.declared.science_hash, "the recipe changed since this baseline: it now has", Outcome.NO_BASELINE, "baseline ")
+            yield _same_hash(run.name, [run], str(claim), "the declared recipe has", Outcome.INVALID, case)
     if case.declared.science_hash is None:
         yield from _sides_agree(case)
+    elif case.baseline:
+        yield _same_hash("baseline", case.baseline, case.declared.science_hash, "the recipe changed since this baseline: it now has", Outcome.NO_BASELINE, case)
 
 
-def _same_hash(run: Run, claim: str, words: str, outcome: Outcome, side: str = "") -> Check:
-    own = run.science_hash
-    good = own is not None and own == claim
-    text = f"{side}{run.name}: science hash {short(own)}" + ("" if good else f", {words} {short(claim)}")
-    return _check("science hash", side + run.name, good, outcome, text, missing=own is None)
+def _same_hash(who: str, runs: Sequence[Run], claim: str, words: str, outcome: Outcome, case: Case) -> Check:
+    """Whether all `runs` have the claimed hash; the message lists the runs by name where they differ among themselves."""
+    found = {run.science_hash for run in runs}
+    if case.declared.assume_comparable and found == {None}:
+        return _check("science hash", who, True, outcome, f"{who}: no science hash; that it is {short(claim)} is the caller's claim")
+    good = found == {claim}
+    hashes = (
+        short(runs[0].science_hash) if len(found) == 1 else ", ".join(f"{short(run.science_hash)} ({run.name})" for run in runs if run.science_hash != claim)
+    )
+    text = f"{who}: science hash {hashes}" + ("" if good else f", {words} {short(claim)}")
+    return _check("science hash", who, good, outcome, text, missing=None in found)
 
 
 def _sides_agree(case: Case) -> Iterator[Check]:

@@ -173,8 +173,18 @@ def _versions(run: Run) -> str:
 
 
 def _devices(run: Run) -> str:
+    """`8 × CPU` for vime's {count, resource}; whatever else a manifest says as it says it."""
     devices: Any = run.manifest.get("devices")
-    return "" if devices is None else devices if isinstance(devices, str) else ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices)
+    if isinstance(devices, dict):
+        names = devices.get("names") or devices.get("name") or devices.get("resource")
+        return f"{devices.get('count', '?')} × {names}" if names else str(devices)
+    return "" if devices is None else ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices)
+
+
+def _missing(run: Run) -> str:
+    devices: Any = run.manifest.get("devices")
+    missing = devices.get("missing_capabilities") if isinstance(devices, dict) else None
+    return ", ".join(missing) if missing else ""
 
 
 _FACTS = (
@@ -182,6 +192,7 @@ _FACTS = (
     ("commit", _commit),
     ("host", _host),
     ("devices", _devices),
+    ("missing capabilities", _missing),
     ("versions", _versions),
     ("configuration hash", lambda run: str(run.manifest.get("config_hash") or "")[:12]),
 )

@@ -153,6 +153,16 @@ def test_latest_verdict_counts_and_the_history_is_kept(site, tmp_path):
     assert [str(judgement.outcome) for judgement in result.history] == ["FAIL", "PASS"]
 
 
+def test_stale_baseline_is_said(tmp_path):
+    run = run_dir(tmp_path / "root" / CELL / "seed-100", 100)
+    base = [run_dir(tmp_path / f"seed-{seed}", seed, labels={"cell": CELL, "science_hash": "b" * 64}) for seed in range(3)]
+    judge([run], base, rule(), DECLARED).write(tmp_path / "root" / CELL / "verdicts")
+    result = next(result for result in read_results(tmp_path / "root") if result.key == CELL)
+    assert (result.outcome, result.disposition) == (Outcome.NO_BASELINE, "stale")
+    write(tmp_path / "root", tmp_path / "out")
+    assert "the baseline is stale" in (tmp_path / "out" / "cells" / f"{CELL}.html").read_text()
+
+
 @pytest.mark.parametrize("content", ["{", '{"outcome": "GREEN"}', '{"schema_version": 99, "rule": {}}'])
 def test_a_file_that_is_no_verdict_is_an_error_not_a_pass(site, tmp_path, content):
     (tmp_path / CELL / "verdicts").mkdir(parents=True)
