@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from importlib import metadata
@@ -20,6 +21,7 @@ from vime.machine import normal, packages
 ROOT = Path(__file__).resolve().parents[1]
 PINS = ROOT / "constraints" / "cpu.txt"
 MEND = "make env installs the pinned set; if the new one is meant and tested, `make lock` pins it"
+SITE = [sysconfig.get_path("purelib")]  # not sys.path: importing setuptools puts the packages it carries on it
 OURS = {"vime", "pip"}
 
 
@@ -38,7 +40,7 @@ def differences(pinned: dict[str, str], installed: dict[str, str]) -> list[str]:
 
 
 def test_the_installed_set_is_the_pinned_one() -> None:
-    found = differences(pins(), packages())
+    found = differences(pins(), packages(SITE))
     assert found == [], MEND
 
 
@@ -51,13 +53,13 @@ def test_a_difference_is_named() -> None:
 
 
 def test_wheels_for_cuda_stay_away() -> None:
-    assert {name: version for name, version in packages().items() if name in CUDA_KIND} == {}, "they break `from vllm import LLM` beside a CPU torch"
+    assert {name: version for name, version in packages(SITE).items() if name in CUDA_KIND} == {}, "they break `from vllm import LLM` beside a CPU torch"
     assert pins().keys().isdisjoint(CUDA_KIND)
 
 
 def test_every_declared_requirement_is_met() -> None:
     """The pins are installed without resolving; so what vime[cpu,dev] declares, and what the pinned packages ask of each other, is checked here."""
-    installed = packages()
+    installed = packages(SITE)
     unmet = set()
     todo, seen = [("vime", frozenset({"cpu", "dev"}))], set()
     while todo:
