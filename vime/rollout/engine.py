@@ -54,10 +54,10 @@ class EngineActor:
         """
         self.config, self.index = config, index
         self.platform = registry.get(config.platform)
-        self._eos = end_ids(model_path)
+        self._eos, self._vocabulary = end_ids(model_path), int(model_config(model_path)["vocab_size"])
         version = installed_version()
         self._adapter: VllmAdapter = adapter_for(version)
-        spec = engine_spec(config, model_path, load_weights=weights_version is not None)
+        self._spec = spec = engine_spec(config, model_path, load_weights=weights_version is not None)
         start_engine(self._adapter, spec, index)
         if weights_version is not None:
             self._state, self._version = "clean", weights_version
@@ -77,6 +77,8 @@ class EngineActor:
         short by a weight update under the policy `abort` comes back with finish reason `abort`.
         """
         sampling.check()
+        for request in requests:
+            self._check_ids(f"sample {request.sample_id}", request.prompt_ids, "rollout")
         sampling = replace(sampling, stop_token_ids=tuple(sorted({*sampling.stop_token_ids, *self._eos})))
         check_unique(request.sample_id for request in requests)
         with self._turn:
@@ -89,6 +91,8 @@ class EngineActor:
 
     def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Teacher-forced float32[len−1] of each sequence at temperature 1: log p(id t | ids before t), t ≥ 1. Raises `RunError` when dirty."""
+        for number, ids in enumerate(sequences):
+            self._check_ids(f"sequence {number}", ids, "engine log-probs")
         names = [f"score-{threading.get_ident()}-{time.monotonic_ns()}-{number}" for number in range(len(sequences))]
         with self._turn:
             self._wait_clean("engine log-probs")
@@ -97,6 +101,15 @@ class EngineActor:
                 self._running[name] = self._version
         outputs = self._run(names, "engine log-probs", self.config.timeouts.rollout_s, while_paused=True)
         return [scored(outputs[name][0], ids) for name, ids in zip(names, sequences, strict=True)]
+
+    def _check_ids(self, what: str, ids: Sequence[int], stage: str) -> None:
+        """vLLM would stop at such ids in the middle of a batch, or not at all."""
+        if not 0 < len(ids) < self._spec.max_model_len:
+            raise RunError(
+                stage, f"{what}: {len(ids)} ids do not fit an engine of {self._spec.max_model_len} (rollout.max_prompt_tokens + max_response_tokens)"
+            )
+        if not 0 <= min(ids) <= max(ids) < self._vocabulary:
+            raise RunError(stage, f"{what}: ids from {min(ids)} to {max(ids)}, but the model's vocabulary has {self._vocabulary}")
 
     def _run(self, names: Sequence[str], stage: str, timeout_s: float, *, while_paused: bool = False) -> dict[str, tuple[Output, int]]:
         """Step the engine until all of `names` ended; other callers' requests advance with them. Scoring goes on while paused: the proof of a sync needs it."""
@@ -258,10 +271,16 @@ def start_engine(adapter: VllmAdapter, spec: EngineSpec, index: int) -> None:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        words = log.last or f"{type(error).__name__}: {error}"
-        raise RunError("engine start", f"engine {index}: vLLM could not start on {spec.model_path}: {words.strip()}") from error
+        words = one_line(log.last or f"{type(error).__name__}: {error}")
+        raise RunError("engine start", f"engine {index}: vLLM could not start on {spec.model_path}: {words}") from error
     finally:
         logging.getLogger("vllm").removeHandler(log)
+
+
+def one_line(text: str) -> str:
+    """A message on one line, without what pydantic adds to it for programmers."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("For further information")]
+    return " ".join(lines).split(" [type=")[0]
 
 
 class LastErrors(logging.Handler):

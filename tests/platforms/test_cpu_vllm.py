@@ -1,0 +1,121 @@
+"""Each mend of vLLM's CPU build is needed and right: every test computes with and without it, and fails when the installed vLLM no longer needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.rollout.child import STATE, EngineChild, config_of
+from tests.weights import models
+from tests.weights.models import ReferenceTrainer
+from vime.platforms.cpu_vllm import flat_heads
+
+pytestmark = pytest.mark.heavy
+SEQUENCES = [[5, 9, 12, 33, 7, 50, 2, 8]]
+OBSOLETE = "the installed vLLM does this right by itself: remove the mend from vime/platforms/cpu_vllm.py and this test"
+
+
+@pytest.fixture(scope="module")
+def dense_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineChild, Path]]:
+    path = models.dense(tmp_path_factory.mktemp("qwen3"))
+    child = EngineChild(config_of(path), weights_version=0)
+    yield child, path
+    child.close()
+
+
+def rotate(_: Any, mended: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(CPU kernel, native formula) of a [T, H, D] query."""
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    layer = next(module for module in _model().modules() if isinstance(module, RotaryEmbedding))
+    wrapper = RotaryEmbedding.forward_cpu
+    assert getattr(wrapper, "rotates_every_head", False), "the engine's process was not bootstrapped"
+    original = next(cell.cell_contents for cell in wrapper.__closure__ if callable(cell.cell_contents))
+    torch.manual_seed(0)
+    query, key, positions = torch.randn(5, 4, layer.head_size), torch.randn(5, 4, layer.head_size), torch.arange(3, 8)
+    want, _ = layer.forward_native(positions, query.clone().reshape(5, -1), key.clone().reshape(5, -1))
+    forward = wrapper if mended else original
+    got, _ = forward(layer, positions, query.clone(), key.clone())
+    return got.reshape(5, -1), want.reshape(5, -1)
+
+
+def _model() -> torch.nn.Module:
+    return STATE["engine"]._adapter._engine.model_executor.driver_worker.worker.model_runner.model
+
+
+def test_rotary_embedding_turns_every_head(dense_engine: tuple[EngineChild, Path]) -> None:
+    engine, _ = dense_engine
+    got, want = engine.run(rotate, True)
+    assert (got - want).abs().max() < 1e-5
+    got, want = engine.run(rotate, False)
+    assert (got - want).abs().max() > 1e-2, OBSOLETE
+
+
+def reload_weights(_: Any, tensors: list[tuple[str, torch.Tensor]], mended: bool) -> list[Any]:
+    """Reload by vLLM's own means, with or without the mends; scores afterwards."""
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    from vime.platforms import registry
+
+    platform, model, engine = registry.get("cpu"), _model(), STATE["engine"]
+    config = engine._adapter._engine.vllm_config
+    with set_current_vllm_config(config):
+        if mended:
+            platform.before_weight_reload(model)
+        initialize_layerwise_reload(model)
+        model.load_weights(tensors)
+        finalize_layerwise_reload(model, config.model_config)
+        if mended:
+            platform.after_weight_reload(model)
+    engine._adapter.reset_caches()
+    return engine.logprobs(SEQUENCES)
+
+
+def gaps(engine: EngineChild, path: Path) -> tuple[float, float]:
+    """|Δ log p| against transformers after a reload of changed weights: (with, without the mends)."""
+    trainer = ReferenceTrainer(path)
+    trainer.change(1)
+    tensors = [(shard.hf_name, shard.tensor.clone()) for shard in trainer.shards()]
+    reference = trainer.logprobs(SEQUENCES)[0]
+    without, with_mends = (abs(engine.run(reload_weights, tensors, mended)[0] - reference).max() for mended in (False, True))
+    return float(with_mends), float(without)
+
+
+def test_a_tied_output_head_is_packed_again_after_a_reload(dense_engine: tuple[EngineChild, Path]) -> None:
+    with_mend, without = gaps(*dense_engine)
+    assert with_mend < 1e-5
+    assert without > 1e-2, OBSOLETE
+
+
+def test_moe_layers_are_packed_again_after_a_reload(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = models.mixture(tmp_path_factory.mktemp("qwen3-moe"))
+    engine = EngineChild(config_of(path), weights_version=0)
+    with_mend, without = gaps(engine, path)
+    engine.close()
+    assert with_mend < 1e-5
+    assert without > 1e-2, OBSOLETE
+
+
+def sleep_changes_nothing(_: Any) -> bool:
+    """Whether vLLM's CPU worker keeps its memory when told to sleep."""
+    worker = STATE["engine"]._adapter._engine.model_executor.driver_worker.worker
+    before = [parameter.data_ptr() for parameter in _model().parameters()]
+    worker.sleep(level=1)
+    return before == [parameter.data_ptr() for parameter in _model().parameters()]
+
+
+def test_sleep_is_declared_missing_because_it_does_nothing(dense_engine: tuple[EngineChild, Path]) -> None:
+    engine, _ = dense_engine
+    assert engine.run(sleep_changes_nothing), "vLLM's CPU build can sleep now: make it a capability"
+
+
+def test_only_three_dimensional_queries_are_reshaped() -> None:
+    assert flat_heads(None) is None
+    flat = torch.randn(5, 8)
+    assert flat_heads(flat) is flat
+    assert flat_heads(torch.randn(5, 2, 4)).shape == (5, 8)
