@@ -37,6 +37,16 @@ def _resolve(file: Path, overrides: list[str] | None, platform: str | None) -> A
     return resolve(file, [*(overrides or []), *([f"platform={platform}"] if platform else [])])
 
 
+def _runnable(file: Path, overrides: list[str] | None, platform: str | None) -> Any:
+    """Resolved, and its `vllm:` and `megatron:` blocks held to the installed packages; raises UserError naming file and line."""
+    from vime.config.options import check_pass_through
+
+    resolved = _resolve(file, overrides, platform)
+    if problems := check_pass_through(resolved.config, resolved.provenance):
+        raise UserError("\n".join(problems))
+    return resolved
+
+
 @app.command()
 def train(
     file: Annotated[Path | None, typer.Argument(help="A configuration or recipe (YAML). May be left out with --resume.", show_default=False)] = None,
@@ -54,7 +64,7 @@ def train(
     if dry_run and file is not None:
         from vime.config.resolve import to_dict
 
-        resolved = _resolve(file, set_, platform)
+        resolved = _runnable(file, set_, platform)
         typer.echo(json.dumps({"hash": resolved.hash, **to_dict(resolved.config)}, indent=1))
         return
     from vime.loop.start import resume_training, start_training
@@ -66,7 +76,7 @@ def train(
     elif file is None:
         raise UserError("name a configuration file, or a run with --resume")
     else:
-        start_training(_resolve(file, set_, platform), out)
+        start_training(_runnable(file, set_, platform), out)
 
 
 @app.command()
@@ -77,7 +87,7 @@ def sft(file: File, set_: Set = None, out: Out = None, platform: PlatformName = 
     """
     from vime.loop.sft import start_sft
 
-    start_sft(_resolve(file, set_, platform), out)
+    start_sft(_runnable(file, set_, platform), out)
 
 
 @app.command()

@@ -31,7 +31,8 @@ def small_package(folder: Path) -> Path:
         "vllm/__init__.py": "",
         "vllm/kinds.py": 'from typing import Literal\nInner = Literal["a", "b"]\nKind = Literal["auto", Inner]\nLIMIT = 7\n',
         "vllm/config/__init__.py": "from vllm.config.model import ModelConfig\nfrom .cache import CacheConfig as Cache\n",
-        "vllm/config/model.py": "from ..kinds import Kind, LIMIT\nclass ModelConfig:\n    kind: Kind = 'auto'\n    limit: int = LIMIT\n    tokenizer: str = None\n",
+        "vllm/config/model.py": "from ..kinds import Kind, LIMIT\n"
+        "class ModelConfig:\n    kind: Kind = 'auto'\n    limit: int = LIMIT\n    tokenizer: str = None\n",
         "vllm/config/cache.py": "class CacheConfig:\n    share: float = Field(default=0.9, gt=0, le=1)\n    names: set[str] = Field(default_factory=set)\n",
         "vllm/engine/__init__.py": "",
         "vllm/engine/arg_utils.py": textwrap.dedent(
@@ -112,7 +113,9 @@ for section, classes in json.loads(sys.argv[1]).items():
         for field in dataclasses.fields(getattr(importlib.import_module(module), name)):
             if field.name.startswith("_") or field.name in out[section]:
                 continue
-            default = field.default if field.default is not dataclasses.MISSING else field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+            default = None if field.default is dataclasses.MISSING else field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
             plain = isinstance(default, (bool, int, float, str, type(None), list, tuple, dict, set)) and type(default).__module__ == "builtins"
             out[section][field.name] = {"plain": plain, "default": sorted(default) if isinstance(default, set) else default if plain else None}
 print("RESULT" + json.dumps(out))
@@ -168,7 +171,13 @@ def test_what_is_wrong_with_a_vllm_option_is_said(option: str, value: object, wo
 
 
 def test_right_vllm_options_pass() -> None:
-    good = {"max-num-seqs": 8, "gpu_memory_utilization": 1, "kv_cache_dtype": "fp8", "compilation_config": {"cudagraph_capture_sizes": [1, 2]}, "block_size": None}
+    good = {
+        "max-num-seqs": 8,
+        "gpu_memory_utilization": 1,
+        "kv_cache_dtype": "fp8",
+        "compilation_config": {"cudagraph_capture_sizes": [1, 2]},
+        "block_size": None,
+    }
     assert check(dict(good)) == []
 
 
@@ -225,3 +234,15 @@ def test_a_place_without_the_package_is_refused(tmp_path: Path) -> None:
         extract("vllm", tmp_path / "nothing.whl")
     with pytest.raises(UserError, match="no options are catalogued for 'torch'"):
         extract("torch")
+
+
+def test_a_dry_run_refuses_a_misspelt_option_with_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("model: {path: somewhere}\ndata: {task: spell_backward}\nvllm:\n  enforce_eager: true\n  max_num_seq: 8\n")
+    command = [sys.executable, "-m", "vime.cli", "train", str(file), "--dry-run"]
+    done = subprocess.run([*command, "--set", "megatron.ddp.bucket_sise=1"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    place, megatron = done.stderr.splitlines()
+    assert place.startswith(f"vime: error: file {file}:5: vllm.max_num_seq is no option of vllm 0.32.0; did you mean max_num_seqs")
+    assert megatron == "command line: megatron.ddp.bucket_sise is no option of megatron-core 0.16.1; did you mean bucket_size?"
+    assert subprocess.run([*command, "--set", "vllm={enforce_eager: true}"], capture_output=True, timeout=60).returncode == 0
