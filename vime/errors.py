@@ -21,7 +21,7 @@ class RunError(Exception):
         self.stage = stage
         self.message = message
 
-    def __reduce__(self):  # Ray pickles exceptions by their args
+    def __reduce__(self) -> tuple[type[RunError], tuple[str, str]]:  # Ray pickles exceptions by their args
         return type(self), (self.stage, self.message)
 
 
