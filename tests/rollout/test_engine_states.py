@@ -318,6 +318,13 @@ def test_a_sequence_may_hold_prompt_answer_and_one_scored_id(config: Config) -> 
     assert engine_spec(config, config.model.path, load_weights=False).max_model_len == 33
     tight = replace(config, rollout=replace(config.rollout, max_prompt_tokens=64, max_response_tokens=64))
     assert engine_spec(tight, config.model.path, load_weights=False).max_model_len == 128  # not beyond what the model can
+    longer = replace(config, vllm={"max-model-len": 100})
+    assert engine_spec(longer, config.model.path, load_weights=False).max_model_len == 100
+    shorter = replace(config, vllm={"max_model_len": 31})
+    with pytest.raises(
+        UserError, match=r"vllm.max_model_len: 31 is less than rollout.max_prompt_tokens \+ max_response_tokens = 16 \+ 16: answers would be cut"
+    ):
+        engine_spec(shorter, config.model.path, load_weights=False)
     assert engine_spec(config, config.model.path, load_weights=False).eager is ("graph" in registry.get("cpu").missing)
 
 

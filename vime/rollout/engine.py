@@ -245,15 +245,22 @@ class EngineActor:
 
 
 def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> EngineSpec:
-    """The configuration in an engine's terms. A sequence may hold a whole prompt, a whole answer, and one id more that scoring generates."""
+    """The configuration in an engine's terms. A sequence may hold a whole prompt, a whole answer, and one id more that scoring generates.
+
+    Raises `UserError` when `vllm.max_model_len` is too short for that.
+    """
     rollout = config.rollout
     wanted = rollout.max_prompt_tokens + rollout.max_response_tokens
     limit = model_config(model_path).get("max_position_embeddings") or math.inf
+    chosen = next((int(value) for key, value in config.vllm.items() if key.replace("-", "_") == "max_model_len"), None)
+    if chosen is not None and chosen < wanted:
+        sizes = f"rollout.max_prompt_tokens + max_response_tokens = {rollout.max_prompt_tokens} + {rollout.max_response_tokens}"
+        raise UserError(f"vllm.max_model_len: {chosen} is less than {sizes}: answers would be cut early. Raise it or remove it.")
     samples = -(-rollout.prompts_per_step // rollout.engines) * rollout.samples_per_prompt
     return EngineSpec(
         model_path=model_path,
         dtype=rollout.dtype or config.model.dtype,
-        max_model_len=wanted + 1 if wanted < limit else wanted,
+        max_model_len=chosen or (wanted + 1 if wanted < limit else wanted),
         max_num_seqs=min(samples, STEP_LIMIT_SEQS),
         tensor_parallel=rollout.tensor_parallel,
         load_weights=load_weights,

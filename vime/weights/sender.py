@@ -119,7 +119,7 @@ class Tensors:
             self.by_name.setdefault(shard.hf_name, []).append((box_of(shard.slice, shard.global_shape), shard.tensor))
 
     def of(self, unit: Unit) -> torch.Tensor:
-        for box, tensor in self.by_name[unit.name]:
+        for box, tensor in self.by_name.get(unit.name, []):
             if intersection(box, unit.box) == unit.box or not unit.box:
                 return tensor.detach()[tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(unit.box, box, strict=True))]
         raise RunError(STAGE, f"{unit.key} is not among this rank's shards: the model's layout changed after the connection was made")
