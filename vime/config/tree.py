@@ -206,7 +206,6 @@ class TrackingConfig:
     """What is written beside the metrics."""
 
     samples_per_step: NonNegativeInt = 2
-    backends: tuple[Literal["tensorboard", "wandb", "mlflow", "swanlab"], ...] = ()
     log_every: PositiveInt = 1  # steps between progress lines on the console
 
 
