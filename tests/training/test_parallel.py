@@ -27,16 +27,15 @@ UNEVEN = {"model": {"num_layers_in_first_pipeline_stage": 2}}  # of three layers
 
 def run_config(path: str, layout: dict[str, Any], exact: bool, megatron: dict[str, Any]) -> Any:
     """`exact`: SGD, whose update is the gradient; else Adam over a distributed optimizer, two updates a rollout, a reference."""
+    train: dict[str, Any] = {"max_tokens_per_microbatch": 60}
+    algo: dict[str, Any] = {}
     if exact:
-        return configured(
-            path,
-            parallel=layout,
-            train={"lr": 0.5, "clip_grad": 0.0, "distributed_optimizer": False, "max_tokens_per_microbatch": 60},
-            megatron={**SGD, **megatron},
-        )
-    return configured(
-        path, parallel=layout, algo={"kl_coef": 0.1}, train={"optimizer_steps_per_rollout": 2, "max_tokens_per_microbatch": 60}, megatron=megatron
-    )
+        train |= {"lr": 0.5, "clip_grad": 0.0, "distributed_optimizer": False}
+        megatron = {**SGD, **megatron}
+    else:
+        train |= {"optimizer_steps_per_rollout": 2}
+        algo |= {"kl_coef": 0.1}
+    return configured(path, parallel=layout, model={"random_init_seed": None}, algo=algo, train=train, megatron=megatron)
 
 
 def work(actor: Any, directory: Path, exact: bool) -> dict[str, Any]:
@@ -67,7 +66,10 @@ def rank_main(rank: int, world: int, port: int, path: str, layout: dict[str, Any
 def single(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bool, Path, list[dict[str, Any]]]:
     """The model all layouts start from (two layers tied, three untied), and one process' results."""
     directory = tmp_path_factory.mktemp("single")
-    path = twin(directory / "twin", num_hidden_layers=3 if not request.param else 2, vocab_size=VOCABULARY, tie_word_embeddings=request.param)
+    seed = twin(directory / "twin", num_hidden_layers=3 if not request.param else 2, vocab_size=VOCABULARY, tie_word_embeddings=request.param)
+    path = str(directory / "model")
+    with one_rank(configured(seed)) as actor:
+        actor.export_hf(path)
     out = []
     for exact in (True, False):
         with one_rank(run_config(path, {}, exact, {})) as actor:
@@ -92,6 +94,9 @@ def test_two_ranks_equal_one(single, layout, tmp_path):
             assert one.keys() == other.keys()
             for key, value in other.items():
                 assert one[key] == pytest.approx(value, rel=2e-3, abs=2e-5), f"{layout} {key}"
+        before = load_file(tmp_path / "out" / str(exact) / "before" / "model.safetensors")
+        model = load_file(Path(path) / "model.safetensors")
+        assert before.keys() == model.keys() and all(torch.equal(before[name], model[name]) for name in model), "load, then export, is the identity"
         for when, atol in (("before", 0.0), ("after", 2e-6 if exact else 2e-4)):  # Adam turns a rounding difference of a tiny gradient into a part of lr = 1e-3
             mine, theirs = (load_file(place / str(exact) / when / "model.safetensors") for place in (tmp_path / "out", directory))
             assert mine.keys() == theirs.keys()

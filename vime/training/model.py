@@ -35,7 +35,6 @@ class Trained:
     model: torch.nn.Module  # the bare GPTModel
     ddp: Any
     optimizer: Any
-    ddp_options: dict[str, Any]
 
 
 def overrides(config: Config, block: str) -> dict[str, Any]:
@@ -160,8 +159,8 @@ def build(config: Config, platform: Any, layout: Layout, device: torch.device) -
     model = bare_model(family, megatron, shape, layout, device)
     _check_marks(model, table, layout)
     load_weights(model, config, table, layout)
-    ddp, ddp_options = _wrap(config, megatron, model)
-    return Trained(family, hf_config, shape, table, layout, megatron, model, ddp, _optimizer(config, ddp), ddp_options)
+    ddp = _wrap(config, megatron, model)
+    return Trained(family, hf_config, shape, table, layout, megatron, model, ddp, _optimizer(config, ddp))
 
 
 def bare_model(family: Family, megatron: Any, shape: ModelShape, layout: Layout, device: torch.device) -> torch.nn.Module:
@@ -206,14 +205,14 @@ def load_weights(model: torch.nn.Module, config: Config, table: WeightTable, lay
         load_hf(model, config.model.path, table, layout)
 
 
-def _wrap(config: Config, megatron: Any, model: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
+def _wrap(config: Config, megatron: Any, model: torch.nn.Module) -> Any:
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
     options = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": config.train.distributed_optimizer, **overrides(config, "ddp")}
     ddp = DistributedDataParallel(megatron, DistributedDataParallelConfig(**options), model)
     if options.get("overlap_grad_reduce"):
         megatron.no_sync_func = ddp.no_sync
-    return ddp, options
+    return ddp
 
 
 def _optimizer(config: Config, ddp: Any) -> Any:
