@@ -61,7 +61,9 @@ def train(
     vime train recipe.yaml --set seed=1 --out runs/first      a new run
     vime train --resume runs/first                            after a crash: from the last checkpoint
     """
-    if dry_run and file is not None:
+    if dry_run:
+        if file is None or resume is not None:
+            raise UserError("--dry-run takes a configuration file and no --resume: what a resumed run does stands in its config.yaml")
         from vime.config.resolve import to_dict
 
         resolved = _runnable(file, set_, platform)
@@ -106,17 +108,14 @@ def config_show(
     file: File, set_: Set = None, platform: PlatformName = None, changed: Annotated[bool, typer.Option("--changed", help="Leave the defaults out.")] = False
 ) -> None:
     """Every resolved value with the place it came from."""
-    from rich.console import Console
-    from rich.table import Table
-
     from vime.config.resolve import leaf_values
 
     resolved = _resolve(file, set_, platform)
-    table = Table("key", "value", "from", box=None, pad_edge=False)
-    for key, value in leaf_values(resolved.config):
-        if not changed or resolved.provenance[key] != "default":
-            table.add_row(key, json.dumps(value), resolved.provenance[key])
-    Console(width=None if sys.stdout.isatty() else 200, soft_wrap=True).print(table)
+    shown = [(key, json.dumps(value), resolved.provenance[key]) for key, value in leaf_values(resolved.config)]
+    rows = [("key", "value", "from"), *(row for row in shown if not changed or row[2] != "default")]
+    widths = [min(60, max(len(row[column]) for row in rows)) for column in (0, 1)]
+    for key, value, place in rows:  # whole lines, however wide the terminal: a table that wraps or cuts loses the line number
+        typer.echo(f"{key:{widths[0]}}  {value:{widths[1]}}  {place}")
     typer.echo(f"hash {resolved.hash}")
 
 

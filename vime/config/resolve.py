@@ -117,7 +117,10 @@ def _parse_override(text: str) -> tuple[KeyPath, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UserError(f"--set {text}: expected key.path=value, for example --set train.lr=1e-6")
-    return tuple(key.strip().split(".")), parse_scalar(value) if value else ""
+    try:
+        return tuple(key.strip().split(".")), parse_scalar(value) if value else ""
+    except UserError as error:
+        raise UserError(f"--set {text}: {error}") from None
 
 
 def _put(values: dict[str, Any], key: KeyPath, value: Any) -> None:

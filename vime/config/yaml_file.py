@@ -16,8 +16,12 @@ KeyPath = tuple[str, ...]
 
 
 def parse_scalar(text: str) -> Any:
-    """The value of `--set key=TEXT`, read as YAML."""
-    return _plain(YAML(typ="rt").load(text))
+    """The value of `--set key=TEXT`, read as YAML. Raises UserError, to be put behind the key, when it is none."""
+    try:
+        return _plain(YAML(typ="rt").load(text))
+    except YAMLError as error:
+        problem = getattr(error, "problem", None) or str(error)
+        raise UserError(f"not valid YAML: {problem}: quote it if it is meant as text") from None
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
