@@ -33,7 +33,8 @@ HINTS = {
     r"error: command '.*(cc|gcc|clang).*' failed|Python\.h|No such file or directory: '(gcc|cc)'": "pycosat, which reasoning-gym needs, is compiled here: "
     "install a C compiler and Python's headers (Debian, Ubuntu: gcc libc6-dev python3.11-dev)",
     r"No space left on device": f"the environment takes about {NEEDED_GB} GB: free some space, or move the checkout",
-    r"NewConnectionError|name resolution|ConnectTimeoutError|ProxyError": "no package index can be reached: check the network, PIP_INDEX_URL, HTTPS_PROXY",
+    r"\(from versions: none\)|NewConnectionError|name resolution|ProxyError": "no package index that pip is configured for has it, or none can be reached: "
+    "check the network, PIP_INDEX_URL and HTTPS_PROXY",
 }
 
 
@@ -62,9 +63,11 @@ def install(place: Path, pins: Path) -> int:
     if not usable(place):
         create(place)
     stamp.unlink(missing_ok=True)
-    total = sum(1 for line in pins.read_text().splitlines() if line and not line.startswith("#"))
+    lines = [line for line in pins.read_text().splitlines() if line and not line.startswith("#")]
+    total = len(lines)
+    first = [line for line in lines if line.startswith("torch==")]  # the one that is most often missing is asked for first
     say(f"installing {total} pinned packages into {place.name} (a few minutes the first time, about {NEEDED_GB} GB)")
-    pip(place, ["install", "--no-deps", "--requirement", str(pins)], total)
+    pip(place, ["install", "--no-deps", *first, "--requirement", str(pins)], total)
     pip(place, ["install", "--no-deps", "--editable", str(ROOT)], 1)
     present = [name for name in UNWANTED if any(place.glob(f"lib/python*/site-packages/{name}-*.dist-info"))]
     if present:
