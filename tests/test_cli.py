@@ -45,7 +45,7 @@ def test_show_changed_leaves_the_defaults_out(command: Command):
 
 
 def test_show_names_the_recipe_file_below(command: Command, tmp_path: Path):
-    (tmp_path / "mine.yaml").write_text(f"recipe: {EXAMPLE}\ntrain: {{steps: 7}}\n")
+    (tmp_path / "mine.yaml").write_text(f"recipe: {EXAMPLE}\ntrain: {{steps: 70}}\n")
     shown = rows(command("config", "show", tmp_path / "mine.yaml").out)
     assert shown["train.steps"][1] == f"file {tmp_path / 'mine.yaml'}:2"
     assert shown["train.lr"][1].startswith(f"recipe {EXAMPLE}:")

@@ -72,7 +72,7 @@ def test_a_changed_data_set_is_refused_with_both_fingerprints() -> None:
     changed = pool(5)
     changed[3] = Prompt(3, "prompt 3", [1, 3], "another label")
     source = PromptSource(changed, 0)
-    with pytest.raises(UserError, match=r"the data set changed since the checkpoint") as caught:
+    with pytest.raises(UserError, match=r"the data set changed since the run began") as caught:
         source.restore(state)
     assert state["fingerprint"] in str(caught.value)
     assert source.fingerprint in str(caught.value)

@@ -59,10 +59,18 @@ def test_a_torn_line_is_ended_on_reopening(run):
     run.step(0, {"a": 1.0})
     with (run.path / "metrics.jsonl").open("a") as out:
         out.write('{"step": 1, "met')
+    run.close()
     again = RunDir.open(run.path)
     again.step(1, {"a": 2.0})
     text = (run.path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(text[0])["step"], json.loads(text[2])["step"]] == [0, 1]
+
+
+def test_only_one_process_writes_a_run(run):
+    with pytest.raises(UserError, match="another vime process is writing it"):
+        RunDir.open(run.path)
+    run.close()
+    RunDir.open(run.path).close()
 
 
 def test_a_full_disk_names_the_file_and_the_mend(tmp_path, resolved):

@@ -44,30 +44,32 @@ class PromptSource:
             self._epoch, self._order = epoch, epoch_order(len(self.prompts), self.seed, epoch, self.shuffle)
         return self.prompts[self._order[position]]
 
+    def identity(self) -> dict[str, Any]:
+        """What must not change between the attempts of a run; JSON-serialisable."""
+        return {"seed": self.seed, "shuffle": self.shuffle, "prompts": len(self.prompts), "fingerprint": self.fingerprint}
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; JSON-serialisable."""
-        return {
-            "consumed": self.consumed,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "prompts": len(self.prompts),
-            "fingerprint": self.fingerprint,
-        }
+        return {"consumed": self.consumed, **self.identity()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on after `state`. Raises `UserError` when the data set or its order is not the checkpoint's."""
+        self.check(state)
+        self.consumed = state["consumed"]
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises `UserError` unless this is the data set, in the order, of `state` (or of an `identity`)."""
         if state["fingerprint"] != self.fingerprint:
             raise UserError(
-                f"the data set changed since the checkpoint: it had {state['prompts']} prompts with fingerprint {state['fingerprint']}, "
+                f"the data set changed since the run began: it had {state['prompts']} prompts with fingerprint {state['fingerprint']}, "
                 f"now {len(self.prompts)} with {self.fingerprint}; bring back the old data (or its tokenizer), or start a new run"
             )
         for key in ("seed", "shuffle"):
             if state[key] != getattr(self, key):
                 raise UserError(
-                    f"the order of prompts changed since the checkpoint: {key} was {state[key]}, now {getattr(self, key)}; "
+                    f"the order of prompts changed since the run began: {key} was {state[key]}, now {getattr(self, key)}; "
                     f"set it back to {state[key]}, or start a new run"
                 )
-        self.consumed = state["consumed"]
 
 
 def epoch_order(n: int, seed: int, epoch: int, shuffle: bool) -> list[int]:

@@ -55,7 +55,12 @@ def _vocab_size(path: Path) -> int:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file}: not a JSON object: {error}; bring back the model's own file") from None
 
 
 def _check_vocabulary(path: Path, tokenizer: Any, vocab_size: int) -> None:

@@ -23,9 +23,11 @@ def start_sft(resolved: Resolved, out: Path | None) -> Path:
     """Train, then write the Hugging Face directory `sft.output` (default: hf/ in the run directory). Returns that directory."""
     config = resolved.config
     platform = prepare(config)
+    directory = run_path(config, out)
+    output = Path(config.sft.output) if config.sft.output else directory / "hf"
+    check_output(output)
     batches = LabelBatches(config)
-    run = RunDir.create(run_path(config, out), resolved, manifest(resolved, platform))
-    output = Path(config.sft.output) if config.sft.output else run.path / "hf"
+    run = RunDir.create(directory, resolved, manifest(resolved, platform))
     with attempt(run, "start"), Cluster(config, platform) as cluster:
         Progress(config, 0).note("starting trainers")
         trainers = TrainerGroup(cluster.start(engines=False).trainers, config)
@@ -41,6 +43,12 @@ def start_sft(resolved: Resolved, out: Path | None) -> Path:
         trainers.export_hf(output.absolute())
         progress.note(f"wrote {output}")
     return output
+
+
+def check_output(output: Path) -> None:
+    """Raises UserError for a place that may not be replaced whole: only a model directory may."""
+    if output.exists() and not (output.is_dir() and ((output / "config.json").is_file() or not any(output.iterdir()))):
+        raise UserError(f"sft.output: {output} holds something else than a model and would be replaced: name a new directory, or empty this one")
 
 
 class LabelBatches:

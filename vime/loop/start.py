@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from vime.config.options import check_pass_through
-from vime.config.resolve import Resolved, resolve
+from vime.config.resolve import Resolved, leaf_values, resolve
 from vime.config.tree import Config
 from vime.errors import Interrupted, RunError, UserError
+from vime.loop.clock import Progress
+from vime.loop.placement import check_devices
 from vime.platforms import registry
 from vime.platforms.base import Platform
 from vime.tracking.provenance import commit, environment, host, package_versions
-from vime.tracking.run_dir import RunDir
+from vime.tracking.run_dir import COMPLETED, RunDir
 
 
 def start_training(resolved: Resolved, out: Path | None) -> Path:
@@ -24,33 +26,47 @@ def start_training(resolved: Resolved, out: Path | None) -> Path:
 
     platform = prepare(resolved.config)
     with open_inputs(resolved.config) as inputs:  # the model directory, tokenizer, prompts and reward are tried before anything is written or started
-        run = RunDir.create(run_path(resolved.config, out), resolved, manifest(resolved, platform))
+        run = RunDir.create(run_path(resolved.config, out), resolved, {**manifest(resolved, platform), "data": inputs.source.identity()})
         with attempt(run, "start"):
             SyncRun(resolved.config, platform, run, inputs).train(checkpoint=None)
     return run.path
 
 
 def resume_training(path: Path, file: Path | None, overrides: list[str]) -> Path:
-    """Go on with the run in `path` from its last complete checkpoint (from its start when there is none).
+    """Go on with the run in `path` from its last complete checkpoint (from its start when there is none). A finished run is left as it is.
 
     Only where it is written may differ from the run's configuration.
     """
     from vime.loop.sync import SyncRun, open_inputs
     from vime.training.checkpoint import latest
 
-    run = RunDir.open(path)
-    resolved = resolve(path / "config.yaml", overrides)
-    recorded = run.manifest()["config_hash"]
-    given = resolve(file, overrides) if file is not None else resolved
-    if given.hash != recorded:
-        raise UserError(
-            f"--resume {path}: this configuration (hash {given.hash[:12]}) is not the run's (hash {recorded[:12]}): resume without changes, or start a new run"
-        )
-    platform = prepare(resolved.config)
-    checkpoint = latest(run.checkpoints)
-    with open_inputs(resolved.config) as inputs, attempt(run, f"resume from {checkpoint.name if checkpoint else 'the start: no complete checkpoint'}"):
-        SyncRun(resolved.config, platform, run, inputs).train(checkpoint)
+    with contextlib.closing(RunDir.open(path)) as run:
+        resolved = resolve(path / "config.yaml", overrides)
+        check_unchanged(run, resolve(file, overrides) if file is not None else resolved)
+        if run.finished:
+            Progress(resolved.config, 0).note(f"{path} is finished: all {resolved.config.train.steps} steps are done, there is nothing to resume")
+            return run.path
+        platform = prepare(resolved.config)
+        checkpoint = latest(run.checkpoints)
+        with open_inputs(resolved.config) as inputs:
+            inputs.source.check(run.manifest().get("data", inputs.source.identity()))
+            with attempt(run, f"resume from {checkpoint.name if checkpoint else 'the start: no complete checkpoint'}"):
+                SyncRun(resolved.config, platform, run, inputs).train(checkpoint)
     return run.path
+
+
+def check_unchanged(run: RunDir, given: Resolved) -> None:
+    """Raises UserError naming the keys by which a configuration differs from the run's."""
+    recorded = run.manifest()["config_hash"]
+    if given.hash == recorded:
+        return
+    was = dict(leaf_values(resolve(run.path / "config.yaml").config))
+    now = dict(leaf_values(given.config))
+    changed = [f"{key} {was.get(key)!r} → {now.get(key)!r}" for key in [*was, *(now.keys() - was.keys())] if was.get(key) != now.get(key) and key != "run_dir"]
+    raise UserError(
+        f"--resume {run.path}: this configuration (hash {given.hash[:12]}) is not the run's (hash {recorded[:12]}): "
+        f"{', '.join(changed[:5]) or 'its config.yaml was edited'}: resume without changes, or start a new run"
+    )
 
 
 def prepare(config: Config) -> Platform:
@@ -59,7 +75,19 @@ def prepare(config: Config) -> Platform:
     problems = check_pass_through(config)
     if problems:
         raise UserError("\n".join(problems))
+    if config.placement.ray_address is None:
+        check_devices(config, config.placement.devices_per_node or platform.device_count(), platform.name)
+    check_weights(config)
     return platform
+
+
+def check_weights(config: Config) -> None:
+    """Raises UserError when there are none to start from; whether they fit is for the trainers to see."""
+    path = Path(config.model.path)
+    if config.model.load == "hf" and config.model.random_init_seed is None and path.is_dir() and not any(path.glob("*.safetensors")):
+        raise UserError(
+            f"model.path: no *.safetensors in {path}: give a directory with weights, or set model.random_init_seed to start from random ones"
+        )
 
 
 def run_path(config: Config, out: Path | None) -> Path:
@@ -91,18 +119,25 @@ def attempt(run: RunDir, reason: str) -> Iterator[None]:
     run.begin_attempt(reason)
     try:
         yield
-    except (UserError, RunError) as error:
-        run.event("error", stage=getattr(error, "stage", "configuration"), text=str(error))
-        run.end_attempt(f"failed: {error}")
-        raise
     except Interrupted as stop:
-        run.end_attempt(str(stop))
+        _record_end(run, str(stop))
+        raise
+    except (UserError, RunError) as error:
+        _record_end(run, f"failed: {error}", stage=getattr(error, "stage", "configuration"), text=str(error))
         raise
     except BaseException as error:
-        run.event("error", stage="driver", text=f"{type(error).__name__}: {error}")
-        run.end_attempt(f"failed: {type(error).__name__}: {error}")
+        _record_end(run, f"failed: {type(error).__name__}: {error}", stage="driver", text=f"{type(error).__name__}: {error}")
         raise
     else:
-        run.end_attempt("completed")
+        run.end_attempt(COMPLETED)
     finally:
         run.close()
+
+
+def _record_end(run: RunDir, reason: str, **error: str) -> None:
+    """Write down what can be written: on a full disk the failure itself must still be what the user is told."""
+    with contextlib.suppress(RunError, UserError):
+        if error:
+            run.event("error", **error)
+    with contextlib.suppress(RunError, UserError):
+        run.end_attempt(reason)
