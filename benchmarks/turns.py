@@ -1,0 +1,94 @@
+"""Two process trees that work in turns: `vime train` with a pause before every block of steps, and whatever it is compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from common import ROOT
+
+STAGES = ("rollout", "reward", "train", "weight_sync")
+
+
+def vime_driver(pipe: Any, file: str, overrides: list[str], out: str, block: int) -> None:
+    """`vime train`, waiting for its turn before every block. Sends ("turn", step records so far) and waits for `verify_held_every` of the next block."""
+    import dataclasses
+
+    from vime.config.resolve import resolve
+    from vime.loop import sync
+    from vime.loop.start import start_training
+
+    class TakingTurns(sync.SyncRun):
+        records: list[dict[str, float]]
+        begun: float | None = None
+
+        def _step(self, step: int) -> dict[str, float]:
+            if self.begun is not None:  # from the start of one step to the start of the next: records and the progress line count too
+                self.records[-1]["wall"] = time.perf_counter() - self.begun
+            if step % block == 0:
+                pipe.send(("turn", getattr(self, "records", [])))
+                weights = dataclasses.replace(self.config.weights, verify_held_every=pipe.recv())
+                self.weights.config = dataclasses.replace(self.config, weights=weights)
+                self.records = []
+            self.begun = time.perf_counter()
+            metrics = super()._step(step)
+            stages = {name: metrics[f"perf/{name}_s"] for name in STAGES}
+            self.records.append({"step": step, **stages, "reward_mean": metrics["rollout/reward_mean"], "tokens": metrics["rollout/tokens"]})
+            return metrics
+
+    sync.SyncRun = TakingTurns  # type: ignore[misc]
+    os.chdir(ROOT)
+    start_training(resolve(Path(file), overrides), Path(out))
+    pipe.send(("end", []))
+
+
+class Turns:
+    """Lets one of several process trees run at a time."""
+
+    def __init__(self, freeze: bool):
+        self.freeze = freeze
+
+    def stop(self, pid: int) -> None:
+        self._signal(pid, signal.SIGSTOP)
+
+    def go(self, pid: int) -> None:
+        self._signal(pid, signal.SIGCONT)
+
+    def _signal(self, pid: int, number: int) -> None:
+        if not self.freeze:
+            return
+        top = psutil.Process(pid)
+        for process in [*top.children(recursive=True), top]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+def receive(pipe: Any, process: Any, name: str, wanted: str, timeout_s: float = 600) -> Any:
+    """The next message, a pair whose first part is `wanted`; or an error that says which side ended."""
+    until = time.monotonic() + timeout_s
+    while not pipe.poll(0.002):
+        if not process.is_alive() and not pipe.poll(0.2):
+            raise SystemExit(f"{name} ended with exit code {process.exitcode}; its own error stands above")
+        if time.monotonic() > until:
+            raise SystemExit(f"{name} said nothing for {timeout_s:.0f} s")
+    message = pipe.recv()
+    if message[0] != wanted:
+        raise SystemExit(f"{name} sent {message[0]!r} where {wanted!r} was due")
+    return message
+
+
+def end(process: Any) -> None:
+    """End a process of ours and all it started."""
+    if process.pid is None or not process.is_alive():
+        return
+    everyone = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for one in everyone:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(signal.SIGCONT)
+            one.kill()
+    process.join(10)
