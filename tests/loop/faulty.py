@@ -10,10 +10,11 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ class Fault:
     that process, from 0; `do`: what happens then, once over all processes, just before the call is made.
 
     `flag` is created at that moment. kill: this process, by SIGKILL; kill-driver: the driver, while this process hangs; hang: this process does not come
-    back; limit: files of this process cannot grow beyond `limit` bytes from now on.
+    back; limit: files of this process cannot grow beyond `limit` bytes from now on. do: take-port (at "cluster.free_port") listens on the port that the
+    trainers are told to meet at.
     """
 
     at: str
@@ -115,8 +117,6 @@ def engine() -> Any:
 
 
 def main() -> None:
-    from dataclasses import replace
-
     fault = replace(Fault(**json.loads(sys.argv[1])), driver=os.getpid())
     os.environ[VARIABLE] = json.dumps(asdict(fault))
     from vime import cli
@@ -124,6 +124,9 @@ def main() -> None:
 
     cluster.TRAINER, cluster.ENGINE = f"{__spec__.name}:trainer", f"{__spec__.name}:engine"
     owner, _, method = fault.at.partition(".")
+    if fault.do == "take-port":
+        taken = socket.create_server(("127.0.0.1", 0))
+        cluster.free_port = lambda: taken.getsockname()[1]
     if owner == "driver":
         setattr(sync.SyncRun, method, trapped(getattr(sync.SyncRun, method), Trap(fault)))
     sys.argv = ["vime", *sys.argv[2:]]

@@ -140,7 +140,8 @@ def finished(*arguments: str | Path, code: int = 0, seconds: float = 170, **opti
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The whole records of a file; a killed writer may have torn one."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
 
 def events(out: Path, kind: str) -> list[dict[str, Any]]:

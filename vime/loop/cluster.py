@@ -36,10 +36,13 @@ class Workers:
 
 
 class Cluster:
-    """Context manager of a run's Ray cluster. A cluster of our own is ended with it; one that `placement.ray_address` names is only left."""
+    """Context manager of a run's Ray cluster. A cluster of our own is ended with it; one that `placement.ray_address` names is only left.
 
-    def __init__(self, config: Config, platform: Platform):
-        self.config, self.platform = config, platform
+    `logs`: where the last lines of every worker are kept when the run breaks.
+    """
+
+    def __init__(self, config: Config, platform: Platform, logs: Path | None = None):
+        self.config, self.platform, self.logs = config, platform, logs
         self._scratch: Path | None = None
         self._engine_options: dict[int, dict[str, Any]] = {}
 
@@ -99,20 +102,23 @@ class Cluster:
         actor = ray.remote(Remote).options(**options, **threads, runtime_env={"env_vars": environment}, max_restarts=0, max_task_retries=0).remote(target)
         return Worker(actor, name)
 
-    def worker_logs(self, last_lines: int = 20) -> str:
-        """The last lines that workers wrote, for an error's context."""
+    def worker_logs(self, last_lines: int = 200) -> str:
+        """The last lines that each worker wrote."""
         if self._scratch is None:
             return ""
         parts = []
         for file in sorted(self._scratch.glob("session_latest/logs/worker-*.err")):
             lines = file.read_text(errors="replace").strip().splitlines()[-last_lines:]
             if lines:
-                parts.append(f"--- {file.name}\n" + "\n".join(lines))
-        return "\n".join(parts)
+                parts.append(f"--- {file.name}\n" + "\n".join(lines) + "\n")
+        return "".join(parts)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         import ray
 
+        if isinstance(error, Exception) and self.logs is not None:
+            with contextlib.suppress(OSError):
+                self.logs.write_text(self.worker_logs())
         with contextlib.suppress(Exception):
             ray.shutdown()
         self._remove_scratch()

@@ -28,7 +28,7 @@ def start_sft(resolved: Resolved, out: Path | None) -> Path:
     check_output(output)
     batches = LabelBatches(config)
     run = RunDir.create(directory, resolved, manifest(resolved, platform))
-    with attempt(run, "start"), Cluster(config, platform) as cluster:
+    with attempt(run, "start"), Cluster(config, platform, run.path / "workers.log") as cluster:
         Progress(config, 0).note("starting trainers")
         trainers = TrainerGroup(cluster.start(engines=False).trainers, config)
         progress = Progress(config, 0)

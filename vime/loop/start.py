@@ -85,9 +85,7 @@ def check_weights(config: Config) -> None:
     """Raises UserError when there are none to start from; whether they fit is for the trainers to see."""
     path = Path(config.model.path)
     if config.model.load == "hf" and config.model.random_init_seed is None and path.is_dir() and not any(path.glob("*.safetensors")):
-        raise UserError(
-            f"model.path: no *.safetensors in {path}: give a directory with weights, or set model.random_init_seed to start from random ones"
-        )
+        raise UserError(f"model.path: no *.safetensors in {path}: give a directory with weights, or set model.random_init_seed to start from random ones")
 
 
 def run_path(config: Config, out: Path | None) -> Path:

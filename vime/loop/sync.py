@@ -51,7 +51,7 @@ class SyncRun:
 
     def train(self, checkpoint: Path | None) -> None:
         """Go from `checkpoint` (None: the model's first weights) through all planned steps."""
-        with Cluster(self.config, self.platform) as cluster:
+        with Cluster(self.config, self.platform, self.run.path / "workers.log") as cluster:
             Progress(self.config, 0).note("starting trainers and engines")
             self._start(cluster)
             first = self._restore(checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ class Pending:
                 raise cause from None
             raise RunError(stage, f"{self.worker} failed in {self.method}: {type(cause).__name__}: {cause}") from error
         except (ActorDiedError, ActorUnavailableError, RayActorError, RuntimeEnvSetupError) as error:
-            raise WorkerDied(stage, f"{self.worker} died in {self.method}: {_first_lines(str(error))}", self.worker) from None
+            raise WorkerDied(stage, f"{self.worker} died in {self.method}: {death(str(error))}", self.worker) from None
 
 
 class WorkerDied(RunError):
@@ -76,6 +77,10 @@ def gather(pending: Sequence[Pending], timeout_s: float, stage: str) -> list[Any
     return [item.result(timeout_s, stage) for item in pending]
 
 
-def _first_lines(text: str, count: int = 6) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " | ".join(lines[:count])
+def death(report: str) -> str:
+    """What a person can use of Ray's report of a dead actor, on one line."""
+    pid, detail = re.search(r"pid: (\d+)", report), re.search(r"Worker exit detail: (.*?)\s*(There are some potential|$)", report, re.DOTALL)
+    if pid and detail:
+        return f"its process {pid[1]} was killed or crashed ({' '.join(detail[1].split())}): look at workers.log in the run directory, and for a short memory"
+    lines = [line.strip() for line in report.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason is known"

@@ -103,9 +103,13 @@ def _fresh(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     probe = directory / "probe"
-    with probe.open("wb") as file:
-        file.write(bytes(PROBE_BYTES))
-        os.fsync(file.fileno())
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(PROBE_BYTES))
+            os.fsync(file.fileno())
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     probe.unlink()
 
 
