@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -89,13 +90,13 @@ class Sample:
         return None
 
     def _value_problem(self) -> str | None:
-        if not np.isin(self.loss_mask, (0, 1)).all():
+        if (self.loss_mask > 1).any():  # uint8: checked above
             return "its loss mask holds values other than 0 and 1"
-        bad = np.flatnonzero(~np.isfinite(self.engine_logprobs) | (self.engine_logprobs > LOGPROB_ROUNDING))
-        if bad.size:
-            position = int(bad[0])
+        good = (self.engine_logprobs > -np.inf) & (self.engine_logprobs <= LOGPROB_ROUNDING)  # NaN is neither
+        if not good.all():
+            position = int(good.argmin())
             return f"the log-prob of response position {position} is {self.engine_logprobs[position]}: missing, not finite or above 0"
-        if self.reward is not None and not np.isfinite(self.reward):
+        if self.reward is not None and not math.isfinite(self.reward):
             return f"its reward is {self.reward}"
         if self.reward is not None and self.reward_error is not None:
             return f"it has both a reward ({self.reward}) and a reward error ({self.reward_error})"
