@@ -16,35 +16,40 @@ STAGES = ("rollout", "reward", "train", "weight_sync")
 
 
 def vime_driver(pipe: Any, file: str, overrides: list[str], out: str, block: int) -> None:
-    """`vime train`, waiting for its turn before every block. Sends ("turn", step records so far) and waits for `verify_held_every` of the next block."""
+    """`vime train`, waiting for its turn before every block: sends ("turn", records of the last block) and waits for `verify_held_every` of the next.
+
+    After the last step it sends ("end", records); the last step's record has no `wall`.
+    """
     import dataclasses
 
+    os.environ["RAY_worker_niceness"] = "0"  # Ray's default of 15 would let whatever else runs on the machine slow this side alone
     from vime.config.resolve import resolve
     from vime.loop import sync
     from vime.loop.start import start_training
 
+    records: list[dict[str, float]] = []
+
     class TakingTurns(sync.SyncRun):
-        records: list[dict[str, float]]
         begun: float | None = None
 
         def _step(self, step: int) -> dict[str, float]:
             if self.begun is not None:  # from the start of one step to the start of the next: records and the progress line count too
-                self.records[-1]["wall"] = time.perf_counter() - self.begun
+                records[-1]["wall"] = time.perf_counter() - self.begun
             if step % block == 0:
-                pipe.send(("turn", getattr(self, "records", [])))
+                pipe.send(("turn", list(records)))
                 weights = dataclasses.replace(self.config.weights, verify_held_every=pipe.recv())
                 self.weights.config = dataclasses.replace(self.config, weights=weights)
-                self.records = []
+                records.clear()
             self.begun = time.perf_counter()
             metrics = super()._step(step)
             stages = {name: metrics[f"perf/{name}_s"] for name in STAGES}
-            self.records.append({"step": step, **stages, "reward_mean": metrics["rollout/reward_mean"], "tokens": metrics["rollout/tokens"]})
+            records.append({"step": step, **stages, "reward_mean": metrics["rollout/reward_mean"], "tokens": metrics["rollout/tokens"]})
             return metrics
 
     sync.SyncRun = TakingTurns  # type: ignore[misc]
     os.chdir(ROOT)
     start_training(resolve(Path(file), overrides), Path(out))
-    pipe.send(("end", []))
+    pipe.send(("end", records))
 
 
 class Turns:

@@ -1,4 +1,4 @@
-"""vime against TRL's GRPOTrainer (Hugging Face generation): the same model, prompts, batch of 16 × 16, sampling, loss and optimizer on the same cores, in turns.
+"""vime against TRL's GRPOTrainer (Hugging Face generation): same model, prompts, batch of 16 × 16, sampling, loss, optimizer and cores, in turns.
 
     python benchmarks/vs_trl.py                      all cases: 4, 32 and 128 response tokens, and the example recipe to its reward target
     python benchmarks/vs_trl.py --case 128 --set train.max_tokens_per_microbatch=16384
@@ -64,11 +64,6 @@ class Job:
     seed: int
     threads: int
     scratch: str
-
-
-def share_of_label(text: str, label: str, metadata: dict[str, Any], response_ids: list[int]) -> float:
-    """Reward of the forced lengths: the fraction of characters that the label holds. (trl_side.pay is the same on ids.)"""
-    return sum(character in label for character in text) / len(response_ids)
 
 
 def endless_twin(directory: Path) -> Path:
@@ -179,7 +174,7 @@ def measure(name: str, options: Any, python: Path) -> dict[str, Any]:
     if not options.quick and name not in FORCED:
         extra.pop()
     if name in FORCED:
-        extra += [f"model.path={endless_twin(scratch / 'twin')}", "reward.name=benchmarks.vs_trl:share_of_label"]
+        extra += [f"model.path={endless_twin(scratch / 'twin')}", "reward.name=benchmarks.share_reward:share_of_label"]
     extra += options.set
     config = resolve(RECIPE, extra).config
     job = job_of(config, "share" if name in FORCED else "exact", block, scratch)
