@@ -125,7 +125,7 @@ def _write_run(folder: Path, run: Run, rule: JudgeRule) -> Entry:
         path=path.name,
         sha=run.sha,
         slim_sha=slim_sha(read_run(path)),
-        source=str(run.path),
+        source="/".join(run.path.absolute().parts[-2:]),  # <cell key>/<run>: where it lay on one machine tells nobody anything
         commit=run.manifest.get("commit"),
         dirty=run.manifest.get("dirty"),
     )
