@@ -121,6 +121,7 @@ class CpuPlatform:
 
 
 # Every process of a run. PASSIVE: trainer and engine take turns on the same cores, and a waiting OpenMP team that spins steals them from the one that works.
+# Measured on two busy cores with two threads: a training step of the twin 0.4 s passive, 7.5 s spinning; a rollout 0.15 s passive, 1.2 s spinning.
 COMMON = MappingProxyType(
     {
         "RAY_AUTH_MODE": "disabled",  # the cluster listens on 127.0.0.1 only; tokens would be written into the home folder
@@ -146,6 +147,7 @@ def engine_environment(config: Any) -> dict[str, str]:
     """What vLLM reads from its environment and offers no option for."""
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core runs in the actor's own process: deterministic order, one process less
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # workers share the cores with trainers; vLLM's own binding wants a NUMA node a worker
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }

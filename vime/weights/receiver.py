@@ -11,7 +11,7 @@ from vime.errors import RunError
 from vime.platforms import registry
 from vime.weights import encodings
 from vime.weights.connection import Connection
-from vime.weights.plan import STAGE, Unit
+from vime.weights.plan import STAGE, Box, Unit
 from vime.weights.transports import ReceiveChannel, receive_channel
 
 if TYPE_CHECKING:
@@ -48,6 +48,15 @@ class WeightReceiver:
         self.base: tuple[int, dict[str, torch.Tensor]] | None = None  # (version, unit key → unit): what the engine holds, kept for deltas
         self.candidate: tuple[int, dict[str, torch.Tensor]] | None = None  # the same of the version being received
         self.report = Received(-1)
+        self._measuring: dict[str, Box] | None = None
+        self.layout: dict[str, Box] | None = None  # what this worker reads of each tensor, measured once
+
+    def layout_to_measure(self, workers: int) -> dict[str, Box] | None:
+        """A dict for the loader to fill: only for peer-to-peer, once, and where `workers` share a model. None: nothing to measure."""
+        if self.connection is None or not self.connection.routed or workers == 1 or self.layout is not None:
+            return None
+        self._measuring = {}
+        return self._measuring
 
     def connect(self, connection: Connection, engine: int, rank: int) -> None:
         self.close()
@@ -92,10 +101,12 @@ class WeightReceiver:
         """The engine holds the received version now: it is the base of the next delta."""
         if self.candidate is not None:
             self.base, self.candidate = self.candidate, None
+        if self._measuring is not None:
+            self.layout, self._measuring = self._measuring, None
 
     def abort(self) -> None:
         """The engine's weights are undefined: no delta may be applied to them, and messages may be under way, so the connection ends too."""
-        self.base = self.candidate = None
+        self.base = self.candidate = self._measuring = None
         self.close()
 
     def close(self) -> None:

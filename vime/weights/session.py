@@ -99,6 +99,7 @@ class WeightSync:
         self.count = 0  # pushes that committed
         self.version: int | None = None  # what all engines hold, None while not all hold the same
         self._connection: Connection | None = None
+        self._layouts: list[list[dict[str, Any] | None]] = []
         self._gather: Gather = gather or _ray_gather()
 
     def push(self, version: int) -> SyncReport:
@@ -123,6 +124,7 @@ class WeightSync:
             self._abort(version)
             raise
         self.version, self.count = version, self.count + 1
+        self._replan()
         return SyncReport(version, base, self.transport, nbytes, sum(watch.stages.values()), watch.stages, digests, held)
 
     def rejoin(self, index: int, engine: Handle) -> None:
@@ -178,7 +180,7 @@ class WeightSync:
         units = [unit for part in self._trainers("weights_manifest") for unit in part]
         if not units:
             raise RunError(STAGE, "the trainers export no weights")
-        layouts: list[list[dict[str, Any] | None]] = self._engines("layout")
+        self._layouts = layouts = self._engines("layout")
         connection = make_connection(self.config, self.transport, self.platform.name, self.dtype, units, layouts, self.directory)
         endpoints = dict(enumerate(self._trainers("weights_open", connection)))
         connection = replace(connection, endpoints={owner: endpoints[owner] for owner in connection.owners})
@@ -186,6 +188,12 @@ class WeightSync:
         self._wait(meeting)
         self._connection = connection
         return connection
+
+    def _replan(self) -> None:
+        """Peer-to-peer: the first sync sends everything and shows what each worker of a sharded engine reads; the next connects anew and sends only that."""
+        assert self._connection is not None
+        if self._connection.routed and self._engines("layout") != self._layouts:
+            self._disconnect()
 
     def _disconnect(self) -> None:
         self._connection, self.version = None, None

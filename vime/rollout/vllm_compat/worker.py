@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, get_layerwise_info
 from vllm.platforms import current_platform
@@ -19,6 +20,8 @@ from vime.weights.receiver import Received, WeightReceiver
 if TYPE_CHECKING:
     from vime.platforms.base import Platform
 
+Load = Callable[[list[tuple[str, torch.Tensor]]], Any]
+
 
 def platform() -> Platform:
     """vime's platform of this worker: the one vLLM itself runs on."""
@@ -26,14 +29,24 @@ def platform() -> Platform:
 
 
 class LayerwiseLoader:
-    """Loads into a model that is in vLLM's layer-wise reload. vLLM buffers the tensors of a layer until the layer is complete."""
+    """Loads into a model that is in vLLM's layer-wise reload. vLLM buffers the tensors of a layer until the layer is complete.
 
-    def __init__(self, model: Any):
-        self.model = model
+    `layout`, where given, is filled with the box of each tensor that this worker reads, as seen while it loads whole tensors (one call of vLLM a tensor).
+    """
+
+    def __init__(self, load_weights: Load, model: Any, layout: dict[str, Box] | None = None):
+        self.load_weights, self.model, self.layout = load_weights, model, layout
 
     def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-        if tensors:
-            self.model.load_weights(list(tensors))
+        if self.layout is None:
+            if tensors:
+                self.load_weights(list(tensors))
+            return
+        for name, tensor in tensors:
+            with ReadRecorder(tensor) as recorder:
+                self.load_weights([(name, tensor)])
+            if recorder.box is not None:
+                self.layout[name] = recorder.box
 
     def settle(self, buffer: torch.Tensor) -> None:
         first, last = buffer.data_ptr(), buffer.data_ptr() + buffer.numel()
@@ -42,6 +55,38 @@ class LayerwiseLoader:
                 for name, value in bound.arguments.items():
                     if isinstance(value, torch.Tensor) and not value.is_meta and first <= value.data_ptr() < last:
                         bound.arguments[name] = value.clone()
+
+
+class ReadRecorder(TorchDispatchMode):
+    """Records which box of a whole tensor is copied from: what this worker needs of it. `box` stays None when nothing is copied (another worker's expert)."""
+
+    def __init__(self, tensor: torch.Tensor):
+        super().__init__()
+        self.tensor = tensor
+        self.box: Box | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is torch.ops.aten.copy_.default and isinstance(args[1], torch.Tensor) and args[1].numel():
+            self.box = union(self.box, box_read(self.tensor, args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def box_read(whole: torch.Tensor, part: torch.Tensor) -> Box:
+    """The box of `whole` (contiguous) that the view `part` covers; all of it when `part` is no plain view of it (a loader that transforms first)."""
+    everything = tuple((0, extent) for extent in whole.shape)
+    offset = (part.data_ptr() - whole.data_ptr()) // whole.element_size() if not part.is_meta else -1
+    if not 0 <= offset < whole.numel() or part.dtype != whole.dtype:
+        return everything
+    extents = {stride: extent for stride, extent in zip(part.stride(), part.shape, strict=True) if extent > 1}
+    if not extents.keys() <= set(whole.stride()):
+        return everything
+    starts = [offset // stride % extent for stride, extent in zip(whole.stride(), whole.shape, strict=True)]
+    return tuple((start, start + extents.get(stride, 1)) for start, stride in zip(starts, whole.stride(), strict=True))
+
+
+def union(left: Box | None, right: Box) -> Box:
+    """The smallest box that holds both."""
+    return right if left is None else tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(left, right, strict=True))
 
 
 class WorkerMethods:
@@ -77,8 +122,8 @@ class WorkerMethods:
         self._weight_update_active = False
 
     def vime_layout(self) -> dict[str, Box] | None:
-        """What this worker needs of each tensor; None: everything (it is the only one, or nothing was loaded yet)."""
-        return None
+        """What this worker needs of each tensor; None: everything (it is the engine's only one, or nothing was received yet)."""
+        return self.vime_receiver.layout
 
     def vime_held(self) -> dict[str, str]:
         """Digest by key of every unit whose tensor this worker holds under the same name and shape; others (fused, packed, split) cannot be read back."""

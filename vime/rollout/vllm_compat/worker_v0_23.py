@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,8 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from vime.errors import RunError
 from vime.rollout.vllm_compat.base import BACKEND
-from vime.rollout.vllm_compat.worker import LayerwiseLoader, WorkerMethods, platform
+from vime.rollout.vllm_compat.worker import LayerwiseLoader, Load, WorkerMethods, platform
 from vime.weights.receiver import WeightReceiver
-
-Load = Callable[[list[tuple[str, torch.Tensor]]], None]
 
 
 @dataclass
@@ -29,18 +27,6 @@ class Version(WeightTransferUpdateInfo):
 
     version: int = -1
     base_version: int | None = None
-
-
-class GivenLoader(LayerwiseLoader):
-    """Loads by the callable that vLLM hands in."""
-
-    def __init__(self, model: Any, load_weights: Load):
-        super().__init__(model)
-        self.load_weights = load_weights
-
-    def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-        if tensors:
-            self.load_weights(list(tensors))
 
 
 class VimeWeightTransfer(WeightTransferEngine):
@@ -57,7 +43,8 @@ class VimeWeightTransfer(WeightTransferEngine):
         return None
 
     def receive_weights(self, update_info: Version, load_weights: Load) -> None:
-        self.receiver.receive(update_info.version, update_info.base_version, GivenLoader(self.model, load_weights))
+        layout = self.receiver.layout_to_measure(self.parallel_config.world_size)
+        self.receiver.receive(update_info.version, update_info.base_version, LayerwiseLoader(load_weights, self.model, layout))
 
     def shutdown(self) -> None:
         self.receiver.close()

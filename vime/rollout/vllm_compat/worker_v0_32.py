@@ -50,7 +50,8 @@ class VimeWeightTransfer(WeightTransferEngine[NoInit, Version]):
         platform().synchronize()
 
     def receive_weights(self, update_info: Version) -> None:
-        self.receiver.receive(update_info.version, update_info.base_version, LayerwiseLoader(self.model))
+        layout = self.receiver.layout_to_measure(self.parallel_config.world_size)
+        self.receiver.receive(update_info.version, update_info.base_version, LayerwiseLoader(self.model.load_weights, self.model, layout))
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
