@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -88,14 +87,3 @@ def test_a_wrong_name_is_exit_2_with_the_nearest(tree: Path, arguments: tuple[st
     assert done.returncode == 2
     assert "nearest: " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_it_starts_in_under_a_second(tree: Path):
-    best = min(_seconds(tree) for _ in range(3))
-    assert best < 1.0, best
-
-
-def _seconds(tree: Path) -> float:
-    begin = time.perf_counter()
-    assert matrix("list", root=tree).returncode == 0
-    return time.perf_counter() - begin

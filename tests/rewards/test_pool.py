@@ -68,12 +68,11 @@ def test_several_guilty_samples_in_one_batch_are_each_found(pool: RewardPool) ->
     assert metrics["rollout/reward_error_count"] == 5.0
 
 
-def test_slow_samples_are_spread_over_the_workers(pool: RewardPool) -> None:
-    started = time.monotonic()
-    samples = batch(*["slow"] * 32)
-    pool.score(samples)
-    assert all(s.reward == 0.5 for s in samples)
-    assert time.monotonic() - started < 0.8 * 32 * 0.03  # one worker alone would take all of it
+def test_slow_samples_are_spread_over_the_workers() -> None:
+    with RewardPool(RewardConfig(name=f"{USER}:by_command", range=(0.0, 1e9), workers=2)) as pool:
+        samples = batch(*["slow_pid"] * 32)
+        pool.score(samples)
+    assert len({s.reward for s in samples}) == 2  # both workers' process ids
 
 
 def test_rewards_are_joined_by_sample_id_not_by_position(pool: RewardPool) -> None:
@@ -190,13 +189,3 @@ def test_workers_end_with_their_run_however_it_ends(tmp_path: Path, how: signal.
 def test_what_cannot_be_sent_to_a_worker_stops_the_run(pool: RewardPool) -> None:
     with pytest.raises(RunError, match="a chunk could not be handed to a worker: .*lambda"):
         pool.score([sample("1", metadata={"f": lambda: 0})])
-
-
-def test_a_step_of_cheap_samples_costs_milliseconds(pool: RewardPool) -> None:
-    times = []
-    for _ in range(20):
-        samples = batch(*["0.5"] * 256)
-        started = time.monotonic()
-        pool.score(samples)
-        times.append(time.monotonic() - started)
-    assert min(times) < 0.03

@@ -52,6 +52,7 @@ COMMANDS = {
     "list": lambda: [1.0],
     "sleep": lambda: time.sleep(60),
     "slow": lambda: (time.sleep(0.03), 0.5)[1],
+    "slow_pid": lambda: (time.sleep(0.03), float(os.getpid()))[1],
     "swallow": swallow,
     "swallow_all": swallow_all,
     "hang": outside_the_interpreter,
