@@ -17,7 +17,9 @@ from vime.config.tree import Config
 from vime.errors import RunError, UserError
 from vime.platforms import registry
 from vime.rollout import engine as engine_module
-from vime.rollout.engine import EngineActor, LastErrors, end_ids, engine_spec, start_engine, to_result
+from vime.rollout.engine import EngineActor
+from vime.rollout.results import to_result
+from vime.rollout.start import LastErrors, end_ids, engine_spec, start_engine
 from vime.rollout.types import GenRequest, Sampling
 from vime.rollout.vllm_compat.base import EngineSpec, Output
 

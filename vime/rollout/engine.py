@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import math
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from vime.config.tree import Config
-from vime.errors import RunError, UserError
+from vime.errors import RunError
 from vime.platforms import registry
+from vime.rollout.results import check_unique, scored, to_result
+from vime.rollout.start import end_ids, engine_spec, model_config, start_engine
 from vime.rollout.types import GenRequest, GenResult, Sampling
 from vime.rollout.vllm_compat import VllmAdapter, adapter_for, installed_version
-from vime.rollout.vllm_compat.base import EngineSpec, Output
+from vime.rollout.vllm_compat.base import Output
 from vime.weights.connection import Connection
 from vime.weights.plan import Box
 from vime.weights.receiver import Received
 
 State = Literal["clean", "updating", "dirty"]
-STEP_LIMIT_SEQS = 256  # sequences decoded together unless `vllm.max_num_seqs` says otherwise
 UNSYNCED = -1
 
 
@@ -242,110 +239,3 @@ class EngineActor:
         """With the lock held."""
         if not self._turn.wait_for(ready, max(0.0, until - time.monotonic())):
             raise RunError(stage, f"engine {self.index}: waited too long for {what}")
-
-
-def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> EngineSpec:
-    """The configuration in an engine's terms. A sequence may hold a whole prompt, a whole answer, and one id more that scoring generates.
-
-    Raises `UserError` when `vllm.max_model_len` is too short for that.
-    """
-    rollout = config.rollout
-    wanted = rollout.max_prompt_tokens + rollout.max_response_tokens
-    limit = model_config(model_path).get("max_position_embeddings") or math.inf
-    chosen = next((int(value) for key, value in config.vllm.items() if key.replace("-", "_") == "max_model_len"), None)
-    if chosen is not None and chosen < wanted:
-        sizes = f"rollout.max_prompt_tokens + max_response_tokens = {rollout.max_prompt_tokens} + {rollout.max_response_tokens}"
-        raise UserError(f"vllm.max_model_len: {chosen} is less than {sizes}: answers would be cut early. Raise it or remove it.")
-    samples = -(-rollout.prompts_per_step // rollout.engines) * rollout.samples_per_prompt
-    return EngineSpec(
-        model_path=model_path,
-        dtype=rollout.dtype or config.model.dtype,
-        max_model_len=chosen or (wanted + 1 if wanted < limit else wanted),
-        max_num_seqs=min(samples, STEP_LIMIT_SEQS),
-        tensor_parallel=rollout.tensor_parallel,
-        load_weights=load_weights,
-        eager="graph" in registry.get(config.platform).missing,
-        options=config.vllm,
-    )
-
-
-def start_engine(adapter: VllmAdapter, spec: EngineSpec, index: int) -> None:
-    """Start vLLM; whatever it raises becomes one `RunError` that ends in its last own error text."""
-    log = LastErrors()
-    logging.getLogger("vllm").addHandler(log)
-    try:
-        adapter.start(spec)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        words = one_line(log.last or f"{type(error).__name__}: {error}")
-        raise RunError("engine start", f"engine {index}: vLLM could not start on {spec.model_path}: {words}") from error
-    finally:
-        logging.getLogger("vllm").removeHandler(log)
-
-
-def one_line(text: str) -> str:
-    """A message on one line, without what pydantic adds to it for programmers."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("For further information")]
-    return " ".join(lines).split(" [type=")[0]
-
-
-class LastErrors(logging.Handler):
-    """Keeps the last error that vLLM logged: its exceptions often only say "see root cause above"."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.last = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.last = record.getMessage().splitlines()[0]
-        if record.exc_info and record.exc_info[1] is not None:
-            self.last += f": {record.exc_info[1]}"
-
-
-def model_config(model_path: str) -> dict[str, Any]:
-    """`config.json` of a model directory, with a nested text configuration's keys on top."""
-    file = Path(model_path) / "config.json"
-    if not file.is_file():
-        raise UserError(f"model.path: {model_path} has no config.json. Give a Hugging Face model directory.")
-    values = json.loads(file.read_text())
-    return values | values.get("text_config", {})
-
-
-def end_ids(model_path: str) -> frozenset[int]:
-    """End-of-sequence ids: of generation_config.json where it has them, else of config.json."""
-    file = Path(model_path) / "generation_config.json"
-    values = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
-    if values is None:
-        values = model_config(model_path).get("eos_token_id")
-    return frozenset([] if values is None else [values] if isinstance(values, int) else values)
-
-
-def check_unique(names: Any) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise RunError("rollout", f"sample {name} was requested twice")
-        seen.add(name)
-
-
-def to_result(output: Output, version: int, stop_ids: set[int]) -> GenResult:
-    """Raises `RunError` naming the sample when a log-prob is missing or not finite."""
-    ids, logprobs = output.token_ids, output.logprobs
-    if logprobs is None or len(logprobs) != len(ids):
-        raise RunError("rollout", f"sample {output.request_id}: vLLM returned {0 if logprobs is None else len(logprobs)} log-probs for {len(ids)} ids")
-    if not np.isfinite(logprobs).all():
-        where = int(np.flatnonzero(~np.isfinite(logprobs))[0])
-        raise RunError("rollout", f"sample {output.request_id}: the log-prob of id {ids[where]} at position {where} is {logprobs[where]}")
-    if output.finish_reason == "abort":
-        return GenResult(output.request_id, ids, logprobs, "abort", version)
-    if not ids:
-        raise RunError("rollout", f"sample {output.request_id}: vLLM ended it ({output.finish_reason}) with no ids")
-    return GenResult(output.request_id, ids, logprobs, "stop" if ids[-1] in stop_ids else "length", version)
-
-
-def scored(output: Output, ids: Sequence[int]) -> np.ndarray:
-    values = output.prompt_logprobs
-    if values is None or len(values) != len(ids) - 1:
-        raise RunError("engine log-probs", f"vLLM returned {0 if values is None else len(values)} log-probs for a sequence of {len(ids)} ids")
-    return values

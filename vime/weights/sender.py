@@ -84,7 +84,6 @@ class WeightSender:
             channel.put(message, packed.nbytes, receiver)
             nbytes += packed.nbytes
             digests.update(packed.digests)
-        channel.finish()
         if connection.keep_base:
             self._snapshot(connection, version, tensors, dtype)
         return Sent(version, nbytes, digests)

@@ -40,9 +40,6 @@ class SendChannel(Protocol):
     def put(self, message: Message, nbytes: int, receiver: int | None) -> None:
         """Hand the message in the last buffer on, to one receiver or to all."""
 
-    def finish(self) -> None:
-        """Every message of the version was put."""
-
     def close(self) -> None:
         """Release everything; never raises for a peer that is gone."""
 

@@ -58,9 +58,6 @@ class Sender:
             else:
                 self.group.send(self.bytes[part], receiver + 1)
 
-    def finish(self) -> None:
-        return None
-
     def close(self) -> None:
         if self.group is not None:
             self.group.close()

@@ -75,9 +75,6 @@ class Sender:
         temporary.rename(target)
         self.part += 1
 
-    def finish(self) -> None:
-        return None
-
     def close(self) -> None:
         return None
 

@@ -89,9 +89,6 @@ class Sender:
         for peer in self.peers:
             write(peer, TOKEN.pack(self.slot, nbytes))
 
-    def finish(self) -> None:
-        return None
-
     def close(self) -> None:
         for end in [*self.peers, self.listener]:
             end.close()

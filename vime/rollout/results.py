@@ -1,0 +1,41 @@
+"""From vLLM's outputs to results: every id has a finite log-prob, or the sample is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from vime.errors import RunError
+from vime.rollout.types import GenResult
+from vime.rollout.vllm_compat.base import Output
+
+
+def check_unique(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise RunError("rollout", f"sample {name} was requested twice")
+        seen.add(name)
+
+
+def to_result(output: Output, version: int, stop_ids: set[int]) -> GenResult:
+    """Raises `RunError` naming the sample when a log-prob is missing or not finite."""
+    ids, logprobs = output.token_ids, output.logprobs
+    if logprobs is None or len(logprobs) != len(ids):
+        raise RunError("rollout", f"sample {output.request_id}: vLLM returned {0 if logprobs is None else len(logprobs)} log-probs for {len(ids)} ids")
+    if not np.isfinite(logprobs).all():
+        where = int(np.flatnonzero(~np.isfinite(logprobs))[0])
+        raise RunError("rollout", f"sample {output.request_id}: the log-prob of id {ids[where]} at position {where} is {logprobs[where]}")
+    if output.finish_reason == "abort":
+        return GenResult(output.request_id, ids, logprobs, "abort", version)
+    if not ids:
+        raise RunError("rollout", f"sample {output.request_id}: vLLM ended it ({output.finish_reason}) with no ids")
+    return GenResult(output.request_id, ids, logprobs, "stop" if ids[-1] in stop_ids else "length", version)
+
+
+def scored(output: Output, ids: Sequence[int]) -> np.ndarray:
+    values = output.prompt_logprobs
+    if values is None or len(values) != len(ids) - 1:
+        raise RunError("engine log-probs", f"vLLM returned {0 if values is None else len(values)} log-probs for a sequence of {len(ids)} ids")
+    return values
