@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 
-def share_of_label(text: str, label: str, metadata: dict[str, Any], response_ids: list[int]) -> float:
-    """The fraction of characters that the label holds (`trl_side.pay` computes the same on ids)."""
-    return sum(character in label for character in text) / len(response_ids)
+def share_of_label(text: str, label: str, metadata: dict[str, Any]) -> float:
+    """The fraction of the text's characters that the label holds (`trl_side.share` is the same)."""
+    return sum(character in label for character in text) / max(len(text), 1)

@@ -41,9 +41,10 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
     records: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
 
-    def reward(completions: list[str], completion_ids: list[list[int]], ids: list[list[int]], prompts: list[str], **_: Any) -> list[float]:
+    def reward(completions: list[str], completion_ids: list[list[int]], ids: list[list[int]], label: list[str], prompts: list[str], **_: Any) -> list[float]:
         begin = time.perf_counter()
-        paid = [pay(job["reward"], answer, label) for answer, label in zip(completion_ids, ids, strict=True)]
+        exact = job["reward"] == "exact"
+        paid = [float(answer == wanted) for answer, wanted in zip(completion_ids, ids, strict=True)] if exact else list(map(share, completions, label))
         for prompt in {*prompts}:  # both sides must feed the same ids
             if tokenizer.encode(prompt) != job["prompt_ids"][prompt]:
                 raise SystemExit(f"TRL's tokenizer reads {prompt!r} as {tokenizer.encode(prompt)}, vime's as {job['prompt_ids'][prompt]}")
@@ -70,7 +71,7 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
         max_completion_length=job["max_response_tokens"],
         max_steps=job["steps"],
         learning_rate=job["lr"],
-        max_grad_norm=1.0,
+        max_grad_norm=job["clip_grad"],
         temperature=1.0,
         beta=0.0,
         epsilon=job["clip_low"],
@@ -102,12 +103,9 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
     return trainer, records
 
 
-def pay(reward: str, answer: list[int], label: list[int]) -> float:
-    """`exact`: 1 where the answer is the label with its end mark. `share`: the fraction of ids that the label holds, a reward for answers of any length."""
-    if reward == "exact":
-        return float(answer == label)
-    wanted = set(label)
-    return sum(one in wanted for one in answer) / len(answer)
+def share(text: str, label: str) -> float:
+    """The fraction of the text's characters that the label holds: a reward for answers of any length."""
+    return sum(character in label for character in text) / max(len(text), 1)
 
 
 def timed(function: Any, seconds: dict[str, float], name: str) -> Any:

@@ -6,7 +6,7 @@
 
 TRL runs in an environment of its own, which the first run makes under .cache/trl-env (1.5 GB, a minute or two). Cases:
   4        words of three letters and the end mark; from the warm start; to reward 0.8
-  recipe   examples/grpo-spell-backward.yaml: words of three to five letters; from the warm start; to reward 0.8
+  recipe   examples/grpo-spell-backward.yaml at 16 × 16: words of three to five letters; from the warm start; to reward 0.8
   32, 128  a twin of the same shape whose end mark has no probability, so that every answer in both has that many tokens; time only
 While one side works the other is stopped (SIGSTOP). TRL keeps its defaults except where the recipe says otherwise; vime too.
 """
@@ -32,6 +32,7 @@ from turns import Turns, end, receive, vime_driver
 TRL_ENV = ROOT / ".cache/trl-env"
 TRL_PACKAGES = ("trl==1.16.0", "torch==2.13.0", "transformers==5.19.0", "datasets==5.2.0")
 RECIPE = ROOT / "examples/grpo-spell-backward.yaml"
+BATCH = ("rollout.prompts_per_step=16", "rollout.samples_per_prompt=16")
 THREE = "data.task_args={min_word_len: 3, max_word_len: 3}"
 CASES = {  # overrides of the recipe, blocks, steps a block
     "4": ([THREE, "rollout.max_response_tokens=4"], 8, 10),
@@ -48,7 +49,7 @@ class Job:
     """What TRL's side needs to do the same work."""
 
     model: str
-    prompts: list[dict[str, Any]]  # {"prompt", "ids": the label's ids with the end mark}, in the order of consumption
+    prompts: list[dict[str, Any]]  # {"prompt", "label", "ids": the label's with the end mark}, in the order of consumption
     prompt_ids: dict[str, list[int]]
     reward: str
     steps: int
@@ -58,6 +59,7 @@ class Job:
     max_response_tokens: int
     lr: float
     lr_factors: list[float]
+    clip_grad: float
     betas: tuple[float, float]
     clip_low: float
     clip_high: float
@@ -143,7 +145,7 @@ def job_of(config: Any, reward: str, block: int, scratch: Path) -> Job:
     labels = [[*tokenizer.encode(prompt.label, add_special_tokens=False), tokenizer.eos_token_id] for prompt in taken]
     return Job(
         model=str(Path(config.model.path).resolve()),
-        prompts=[{"prompt": prompt.text, "ids": ids} for prompt, ids in zip(taken, labels, strict=True)],
+        prompts=[{"prompt": prompt.text, "label": prompt.label, "ids": ids} for prompt, ids in zip(taken, labels, strict=True)],
         prompt_ids={prompt.text: list(prompt.ids) for prompt in taken},
         reward=reward,
         steps=train.steps,
@@ -153,6 +155,7 @@ def job_of(config: Any, reward: str, block: int, scratch: Path) -> Job:
         max_response_tokens=rollout.max_response_tokens,
         lr=train.lr,
         lr_factors=[lr_at(step, train) / train.lr for step in range(train.steps)],
+        clip_grad=train.clip_grad,
         betas=(train.beta1, train.beta2),
         clip_low=config.algo.clip_low,
         clip_high=config.algo.clip_high,
@@ -170,7 +173,7 @@ def measure(name: str, options: Any, python: Path) -> dict[str, Any]:
     blocks, block = (2, 3) if options.quick else (options.blocks or blocks, block)
     scratch = Path(tempfile.mkdtemp(prefix="vime-bench-"))
     planned = blocks * block if options.quick or name in FORCED else max(blocks * block, 100)  # the recipe's own schedule of the learning rate
-    extra = [*overrides, f"train.steps={planned}", "eval.every=0", "checkpoint.every=0", f"tracking.log_every={planned}", "train.warmup_steps=0"]
+    extra = [*BATCH, *overrides, f"train.steps={planned}", "eval.every=0", "checkpoint.every=0", f"tracking.log_every={planned}", "train.warmup_steps=0"]
     if not options.quick and name not in FORCED:
         extra.pop()
     if name in FORCED:

@@ -65,7 +65,7 @@ def test_both_sides_get_the_same_prompts_schedule_and_sizes(vs_trl: Any, tmp_pat
     from vime.training.schedule import lr_at
 
     monkeypatch.chdir(ROOT)
-    config = resolve(vs_trl.RECIPE, ["train.steps=20", "eval.every=0"]).config
+    config = resolve(vs_trl.RECIPE, [*vs_trl.BATCH, "train.steps=20", "eval.every=0"]).config
     job = vs_trl.job_of(config, "exact", 10, tmp_path)
     tokenizer = load_tokenizer(config.model.path)
     source = PromptSource(load_prompts(config.data, tokenizer, config.rollout.max_prompt_tokens), config.seed, config.data.shuffle)
@@ -92,12 +92,12 @@ def test_the_endless_twin_never_ends_an_answer(vs_trl: Any, tmp_path: Path) -> N
     assert probabilities.max() < 0.9  # the others are still sampled
 
 
-@pytest.mark.parametrize(("answer", "exact", "share"), [([5, 4, 2], 1.0, 1.0), ([5, 4, 9], 0.0, 2 / 3), ([9, 9, 9], 0.0, 0.0)])
-def test_trls_side_pays_as_vime_does(vs_trl: Any, answer: list[int], exact: float, share: float) -> None:
+@pytest.mark.parametrize(("text", "paid"), [("tac", 1.0), ("tax", 2 / 3), ("<unused50>", 0.0), ("", 0.0)])
+def test_trls_side_pays_as_vime_does(vs_trl: Any, text: str, paid: float) -> None:
+    import share_reward
     import trl_side
 
-    assert trl_side.pay("exact", answer, [5, 4, 2]) == exact
-    assert trl_side.pay("share", answer, [5, 4, 2]) == pytest.approx(share)
+    assert trl_side.share(text, "tac") == share_reward.share_of_label(text, "tac", {}) == pytest.approx(paid)
 
 
 def test_a_target_is_reached_when_a_window_of_steps_is_there(vs_trl: Any) -> None:
