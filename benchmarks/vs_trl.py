@@ -8,7 +8,8 @@ TRL runs in an environment of its own, which the first run makes under .cache/tr
   4        words of three letters and the end mark; from the warm start; to reward 0.8
   recipe   examples/grpo-spell-backward.yaml at 16 × 16: words of three to five letters; from the warm start; to reward 0.8
   32, 128  a twin of the same shape whose end mark has no probability, so that every answer in both has that many tokens; time only
-While one side works the other is stopped (SIGSTOP). TRL keeps its defaults except where the recipe says otherwise; vime too.
+vime runs twice, with one vLLM engine and with two: an engine's scheduler is Python on one core. While one side works the others are stopped (SIGSTOP).
+TRL keeps its defaults except where the recipe says otherwise; vime too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, arguments, finish, machine, machine_line, median, ms, ratio, say, table
+from common import ROOT, arguments, finish, machine, machine_line, median, ms, say, table
 from turns import Turns, end, receive, vime_driver
 
 TRL_ENV = ROOT / ".cache/trl-env"
@@ -40,6 +41,7 @@ CASES = {  # overrides of the recipe, blocks, steps a block
     "32": (["rollout.max_response_tokens=32", "train.warmup_steps=0"], 8, 4),
     "128": (["rollout.max_response_tokens=128", "train.warmup_steps=0"], 6, 3),
 }
+TRL, SAMPLES = "TRL", 256
 TARGET, WINDOW = 0.8, 5  # mean reward over that many steps
 FORCED = ("32", "128")
 
@@ -165,55 +167,84 @@ def job_of(config: Any, reward: str, block: int, scratch: Path) -> Job:
     )
 
 
-def measure(name: str, options: Any, python: Path) -> dict[str, Any]:
-    """One case, in turns. Records of every step of both sides, and the seconds both took to start."""
-    from vime.config.resolve import resolve
+class Side:
+    """One process tree of a case: TRL, or vime with a number of engines."""
 
+    def __init__(self, name: str, process: Any, pipe: Any, word: Any):
+        self.name, self.process, self.pipe, self.word = name, process, pipe, word
+
+    def wait(self, wanted: str) -> list[dict[str, Any]]:
+        return receive(self.pipe, self.process, self.name, wanted)[1]
+
+
+def overrides_of(name: str, options: Any, scratch: Path) -> tuple[list[str], int, int]:
+    """The case's overrides of the recipe, its number of blocks, and steps a block."""
     overrides, blocks, block = CASES[name]
     blocks, block = (2, 3) if options.quick else (options.blocks or blocks, block)
-    scratch = Path(tempfile.mkdtemp(prefix="vime-bench-"))
     planned = blocks * block if options.quick or name in FORCED else max(blocks * block, 100)  # the recipe's own schedule of the learning rate
-    extra = [*BATCH, *overrides, f"train.steps={planned}", "eval.every=0", "checkpoint.every=0", f"tracking.log_every={planned}", "train.warmup_steps=0"]
-    if not options.quick and name not in FORCED:
-        extra.pop()
+    extra = [*BATCH, *overrides, f"train.steps={planned}", "eval.every=0", "checkpoint.every=0", f"tracking.log_every={planned}"]
+    if options.quick or name in FORCED:
+        extra.append("train.warmup_steps=0")
     if name in FORCED:
         extra += [f"model.path={endless_twin(scratch / 'twin')}", "reward.name=benchmarks.share_reward:share_of_label"]
-    extra += options.set
-    config = resolve(RECIPE, extra).config
-    job = job_of(config, "share" if name in FORCED else "exact", block, scratch)
-    vime_pipe, vime_end = multiprocessing.get_context("spawn").Pipe()
-    vime = multiprocessing.get_context("spawn").Process(target=vime_driver, args=(vime_end, str(RECIPE), extra, str(scratch / "run"), block))
-    turns, trl = Turns(freeze=True), None
+    return [*extra, *options.set], blocks, block
+
+
+def start_sides(
+    extra: list[str], engines: Sequence[int], block: int, job: Job, python: Path, held: int, scratch: Path, sides: list[Side], turns: Turns
+) -> None:
+    """Start one side after the other, each stopped when it is ready for its first step; fills `sides`."""
+    pipe, trl = start_trl(python, job)
+    sides.append(Side(TRL, trl, pipe, None))
+    context = multiprocessing.get_context("spawn")
+    for count in engines:
+        ours, theirs = context.Pipe()
+        arguments = (theirs, str(RECIPE), [*extra, f"rollout.engines={count}"], str(Path(job.scratch) / f"run-{count}"), job.block)
+        sides.append(Side(side_name(count), context.Process(target=vime_driver, args=arguments), ours, held))
+    for side in sides:
+        say(f"starting {side.name}")
+        if side.name == TRL:
+            side.wait("ready")
+        else:
+            side.process.start()
+        side.wait("turn")
+        turns.stop(side.process.pid)
+
+
+def measure(name: str, options: Any, python: Path) -> dict[str, Any]:
+    """One case, in turns; records of every step of every side."""
+    from vime.config.resolve import resolve
+
+    scratch = Path(tempfile.mkdtemp(prefix="vime-bench-"))
+    sides: list[Side] = []
+    turns = Turns(freeze=True)
     try:
-        say(f"case {name}: starting TRL, then vime")
-        trl_pipe, trl = start_trl(python, job)
-        receive(trl_pipe, trl, "TRL", wanted="ready")
-        receive(trl_pipe, trl, "TRL", wanted="turn")
-        turns.stop(trl.pid)
-        vime.start()
-        receive(vime_pipe, vime, "vime", wanted="turn")
-        turns.stop(vime.pid)
+        extra, blocks, block = overrides_of(name, options, scratch)
+        config = resolve(RECIPE, extra).config
+        job = job_of(config, "share" if name in FORCED else "exact", block, scratch)
+        start_sides(extra, options.engines, job, python, config.weights.verify_held_every, sides, turns)
         records: list[dict[str, Any]] = []
-        for number in range(planned // block):
-            go = {"vime": (vime, vime_pipe, config.weights.verify_held_every), "trl": (trl, trl_pipe, None)}
-            for side in ("vime", "trl") if number % 2 else ("trl", "vime"):
-                process, pipe, word = go[side]
-                turns.go(process.pid)
-                pipe.send(word)
-                last = (number + 1) * block == planned
-                _, done = receive(pipe, process, side, wanted="end" if last else "turn")
+        for number in range(job.steps // block):
+            last = (number + 1) * block == job.steps
+            for side in sides[number % len(sides) :] + sides[: number % len(sides)]:  # who begins changes
+                turns.go(side.process.pid)
+                side.pipe.send(side.word)
+                done = side.wait("end" if last else "turn")
                 if not last:
-                    turns.stop(process.pid)
-                records += [{"side": side, "block": number, **record} for record in done if "reward_mean" in record]
-            say(f"case {name}: block {number + 1}/{planned // block}: {progress(records, number)}")
-            if not options.quick and number + 1 >= blocks and (name in FORCED or all(reached(records, side) for side in ("vime", "trl"))):
+                    turns.stop(side.process.pid)
+                records += [{"side": side.name, "block": number, **record} for record in done if "reward_mean" in record]
+            say(f"case {name}: block {number + 1}: {progress(records, number)}")
+            if number + 1 >= blocks and (name in FORCED or all(reached(records, side.name) for side in sides)):
                 break
-        return {"case": name, "overrides": extra, "records": records}
+        return {"case": name, "overrides": extra, "sides": [side.name for side in sides], "records": records}
     finally:
-        for process in (vime, trl):
-            if process is not None:
-                end(process)
+        for side in sides:
+            end(side.process)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def side_name(engines: int) -> str:
+    return f"vime, {engines} engine{'s' if engines > 1 else ''}"
 
 
 def steps_of(records: Sequence[dict[str, Any]], side: str) -> list[dict[str, Any]]:
@@ -225,9 +256,12 @@ def steps_of(records: Sequence[dict[str, Any]], side: str) -> list[dict[str, Any
 
 def progress(records: Sequence[dict[str, Any]], number: int) -> str:
     here = [r for r in records if r["block"] == number]
-    ours, theirs = (median(r["wall"] for r in steps_of(here, side)) for side in ("vime", "trl"))
-    rewards = [median(r["reward_mean"] for r in here if r["side"] == side) for side in ("vime", "trl")]
-    return f"vime {ms(ours)} ms, TRL {ms(theirs)} ms, ratio {ratio(ours, theirs)}; rewards {rewards[0]:.2f}, {rewards[1]:.2f}"
+    names = sorted({r["side"] for r in here})
+    return "; ".join(f"{name} {ms(median(r['wall'] for r in steps_of(here, name)))} ms, reward {here_reward(here, name):.2f}" for name in names)
+
+
+def here_reward(records: Sequence[dict[str, Any]], side: str) -> float:
+    return median(r["reward_mean"] for r in records if r["side"] == side)
 
 
 def reached(records: Sequence[dict[str, Any]], side: str) -> int | None:
@@ -239,37 +273,44 @@ def reached(records: Sequence[dict[str, Any]], side: str) -> int | None:
     return None
 
 
-def report(results: Sequence[dict[str, Any]], about: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    """The tables, and their numbers."""
-    numbers, rows, parts = [], [], []
-    for result in results:
-        records = result["records"]
-        sides = {side: steps_of(records, side) for side in ("vime", "trl")}
-        wall = {side: median(r["wall"] for r in found) for side, found in sides.items()}
-        generate = {side: median(r["rollout"] for r in found) for side, found in sides.items()}
-        tokens = {side: median(r["tokens"] for r in found) / 256 for side, found in sides.items()}
-        steps = {side: None if result["case"] in FORCED else reached(records, side) for side in sides}
-        to_target = {side: count and count * wall[side] for side, count in steps.items()}
-        numbers.append({"case": result["case"], "step_s": wall, "generate_s": generate, "tokens": tokens, "steps_to_target": steps, "to_target_s": to_target})
-        numbers[-1]["ratio"] = wall["vime"] / wall["trl"]
-        row = [result["case"], f"{tokens['vime']:.1f}, {tokens['trl']:.1f}", ms(wall["vime"]), ms(wall["trl"]), f"**{ratio(wall['vime'], wall['trl'])}**"]
-        if all(to_target.values()):
-            row += [f"{to_target['vime']:.1f} ({steps['vime']})", f"{to_target['trl']:.1f} ({steps['trl']})", ratio(to_target["vime"], to_target["trl"])]
-        else:
-            row += [None, None, None]
+def numbers_of(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each side of a case."""
+    rows = []
+    for name in sorted(result["sides"], key=lambda name: name != TRL):
+        found = steps_of(result["records"], name)
+        row: dict[str, Any] = {"case": result["case"], "side": name, "step_s": median(r["wall"] for r in found)}
+        row |= {"generate_s": median(r["rollout"] for r in found), "tokens": median(r["tokens"] for r in found) / SAMPLES}
+        row["steps_to_target"] = None if result["case"] in FORCED else reached(result["records"], name)
+        row["to_target_s"] = row["steps_to_target"] and row["steps_to_target"] * row["step_s"]
+        base = rows[0] if rows else row
+        row["ratio"] = row["step_s"] / base["step_s"]
+        row["generate_ratio"] = row["generate_s"] / base["generate_s"]
+        row["to_target_ratio"] = row["to_target_s"] / base["to_target_s"] if row["to_target_s"] and base["to_target_s"] else None
         rows.append(row)
-        rest = {side: wall[side] - generate[side] for side in sides}
-        cells = [ms(generate["vime"]), ms(generate["trl"]), ratio(generate["vime"], generate["trl"])]
-        parts.append([result["case"], *cells, ms(rest["vime"]), ms(rest["trl"]), ratio(rest["vime"], rest["trl"])])
-    head = ["case", "tokens an answer", "vime ms", "TRL ms", "ratio", f"vime s to reward {TARGET} (steps)", "TRL s (steps)", "ratio"]
-    text = [machine_line(about), f"TRL's environment: {', '.join(TRL_PACKAGES)}", "", table(head, rows), "", "Of a step:", ""]
-    text.append(table(["case", "generate: vime ms", "TRL ms", "ratio", "all else: vime ms", "TRL ms", "ratio"], parts))
-    return "\n".join(text), numbers
+    return rows
+
+
+def report(results: Sequence[dict[str, Any]], about: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """The table, and its numbers."""
+    numbers = [row for result in results for row in numbers_of(result)]
+    rows = []
+    for row in numbers:
+        target = [None, None] if row["to_target_s"] is None else [f"{row['to_target_s']:.1f} ({row['steps_to_target']})", two(row["to_target_ratio"])]
+        rest = row["step_s"] - row["generate_s"]
+        cells = [f"{row['tokens']:.1f}", ms(row["step_s"]), f"**{row['ratio']:.2f}**", ms(row["generate_s"]), two(row["generate_ratio"]), ms(rest)]
+        rows.append([f"{row['case']}: {row['side']}", *cells, *target])
+    head = ["case", "tokens an answer", "step ms", "÷ TRL", "generate ms", "÷ TRL", "all else ms", f"s to reward {TARGET} (steps)", "÷ TRL"]
+    return "\n".join([machine_line(about), f"TRL's environment: {', '.join(TRL_PACKAGES)}", "", table(head, rows)]), numbers
+
+
+def two(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
 
 
 def main() -> None:
     parser = arguments(__doc__, "two blocks of three steps, no reward target")
     parser.add_argument("--case", action="append", choices=list(CASES), help="one or several; default: all")
+    parser.add_argument("--engines", type=int, nargs="+", default=[1, 2], help="vime with that many vLLM engines, each a side of its own (default 1 2)")
     parser.add_argument("--blocks", type=int, help="turns of each side; default: per case")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of vime's recipe")
     options = parser.parse_args()
