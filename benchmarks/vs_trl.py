@@ -190,9 +190,7 @@ def overrides_of(name: str, options: Any, scratch: Path) -> tuple[list[str], int
     return [*extra, *options.set], blocks, block
 
 
-def start_sides(
-    extra: list[str], engines: Sequence[int], block: int, job: Job, python: Path, held: int, scratch: Path, sides: list[Side], turns: Turns
-) -> None:
+def start_sides(extra: list[str], engines: Sequence[int], job: Job, python: Path, held: int, sides: list[Side], turns: Turns) -> None:
     """Start one side after the other, each stopped when it is ready for its first step; fills `sides`."""
     pipe, trl = start_trl(python, job)
     sides.append(Side(TRL, trl, pipe, None))
