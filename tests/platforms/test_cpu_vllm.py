@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.rollout.child import STATE, EngineChild, config_of
-from tests.weights import models
+from tests.rollout.child import STATE, EngineChild
 from tests.weights.models import ReferenceTrainer
 from vime.platforms.cpu_vllm import flat_heads
 
 pytestmark = pytest.mark.heavy
 SEQUENCES = [[5, 9, 12, 33, 7, 50, 2, 8]]
 OBSOLETE = "the installed vLLM does this right by itself: remove the mend from vime/platforms/cpu_vllm.py and this test"
-
-
-@pytest.fixture(scope="module")
-def dense_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineChild, Path]]:
-    path = models.dense(tmp_path_factory.mktemp("qwen3"))
-    child = EngineChild(config_of(path), weights_version=0)
-    yield child, path
-    child.close()
 
 
 def rotate(_: Any, mended: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,11 +37,10 @@ def _model() -> torch.nn.Module:
     return STATE["engine"]._adapter._engine.model_executor.driver_worker.worker.model_runner.model
 
 
-def test_rotary_embedding_turns_every_head(dense_engine: tuple[EngineChild, Path]) -> None:
-    engine, _ = dense_engine
-    got, want = engine.run(rotate, True)
+def test_rotary_embedding_turns_every_head(dense_engine: EngineChild) -> None:
+    got, want = dense_engine.run(rotate, True)
     assert (got - want).abs().max() < 1e-5
-    got, want = engine.run(rotate, False)
+    got, want = dense_engine.run(rotate, False)
     assert (got - want).abs().max() > 1e-2, OBSOLETE
 
 
@@ -76,9 +65,15 @@ def reload_weights(_: Any, tensors: list[tuple[str, torch.Tensor]], mended: bool
     return engine.logprobs(SEQUENCES)
 
 
+def make_clean(_: Any) -> None:
+    """Whatever an earlier test left behind: these tests bring their own weights."""
+    STATE["engine"]._state, STATE["engine"]._paused = "clean", False
+
+
 def gaps(engine: EngineChild, path: Path) -> tuple[float, float]:
     """|Δ log p| against transformers after a reload of changed weights: (with, without the mends)."""
     trainer = ReferenceTrainer(path)
+    engine.run(make_clean)
     trainer.change(1)
     tensors = [(shard.hf_name, shard.tensor.clone()) for shard in trainer.shards()]
     reference = trainer.logprobs(SEQUENCES)[0]
@@ -86,17 +81,14 @@ def gaps(engine: EngineChild, path: Path) -> tuple[float, float]:
     return float(with_mends), float(without)
 
 
-def test_a_tied_output_head_is_packed_again_after_a_reload(dense_engine: tuple[EngineChild, Path]) -> None:
-    with_mend, without = gaps(*dense_engine)
+def test_a_tied_output_head_is_packed_again_after_a_reload(dense_engine: EngineChild, dense_model: Path) -> None:
+    with_mend, without = gaps(dense_engine, dense_model)
     assert with_mend < 1e-5
     assert without > 1e-2, OBSOLETE
 
 
-def test_moe_layers_are_packed_again_after_a_reload(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = models.mixture(tmp_path_factory.mktemp("qwen3-moe"))
-    engine = EngineChild(config_of(path), weights_version=0)
-    with_mend, without = gaps(engine, path)
-    engine.close()
+def test_moe_layers_are_packed_again_after_a_reload(mixture_engine: EngineChild, mixture_model: Path) -> None:
+    with_mend, without = gaps(mixture_engine, mixture_model)
     assert with_mend < 1e-5
     assert without > 1e-2, OBSOLETE
 
@@ -109,9 +101,8 @@ def sleep_changes_nothing(_: Any) -> bool:
     return before == [parameter.data_ptr() for parameter in _model().parameters()]
 
 
-def test_sleep_is_declared_missing_because_it_does_nothing(dense_engine: tuple[EngineChild, Path]) -> None:
-    engine, _ = dense_engine
-    assert engine.run(sleep_changes_nothing), "vLLM's CPU build can sleep now: make it a capability"
+def test_sleep_is_declared_missing_because_it_does_nothing(dense_engine: EngineChild) -> None:
+    assert dense_engine.run(sleep_changes_nothing), "vLLM's CPU build can sleep now: make it a capability"
 
 
 def test_only_three_dimensional_queries_are_reshaped() -> None:

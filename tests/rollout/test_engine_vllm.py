@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from tests.rollout.child import EngineChild, config_of
-from tests.weights import models
+from tests.weights.test_sync_vllm import sync_of
 from vime.errors import RunError, UserError
 from vime.rollout.engine import EngineActor
 from vime.rollout.types import GenRequest, GenResult, Sampling, request_seed
@@ -22,15 +22,17 @@ PROMPTS = [[3 + number, 5, 7, 9 + number] for number in range(8)]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.dense(tmp_path_factory.mktemp("qwen3"))
+def model(dense_model: Path) -> Path:
+    return dense_model
 
 
 @pytest.fixture(scope="module")
-def engine(model: Path) -> Iterator[EngineChild]:
-    child = EngineChild(config_of(model, rollout={"max_prompt_tokens": 64, "max_response_tokens": 64}), weights_version=0)
-    yield child
-    child.close()
+def engine(dense_engine: EngineChild, dense_model: Path) -> EngineChild:
+    """The shared engine, with the model's own weights."""
+    _, sync = sync_of([dense_engine], config_of(dense_model))
+    sync.push(0)
+    sync.close()
+    return dense_engine
 
 
 @pytest.fixture(scope="module")

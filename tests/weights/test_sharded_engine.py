@@ -33,13 +33,14 @@ def test_peer_to_peer_sends_each_worker_only_its_shard_from_the_second_sync_on(s
         assert reports[-1].held_check is not None
         assert reports[-1].held_check.largest_gap < 1e-5
         assert gap(trainers[0], sharded_engine) < 1e-5
-    assert reports[1].bytes < 0.6 * reports[0].bytes
+    assert reports[1].bytes < 0.52 * reports[0].bytes
     assert reports[2].stages["connect"] < 0.001  # planned once
     (left, right) = sharded_engine.call("layout").result(9, "test")
     assert left["model.layers.0.self_attn.q_proj.weight"] == ((0, 64), (0, 96))
     assert right["model.layers.0.self_attn.q_proj.weight"] == ((64, 128), (0, 96))
     assert left["model.layers.0.self_attn.o_proj.weight"] == ((0, 96), (0, 64))
     assert right["model.layers.0.mlp.down_proj.weight"] == ((0, 96), (96, 192))
+    assert (left["model.embed_tokens.weight"], right["model.embed_tokens.weight"]) == (((0, 32), (0, 96)), ((32, 64), (0, 96)))
     assert left["model.norm.weight"] == right["model.norm.weight"] == ((0, 96),)
     sync.close()
 
@@ -62,12 +63,16 @@ def test_the_box_of_a_view() -> None:
     assert box_read(whole, whole[:, 2:4]) == ((0, 3), (2, 4), (0, 5))
     assert box_read(whole, whole[2, 1:3, 4]) == ((2, 3), (1, 3), (4, 5))
     assert box_read(whole, whole[:, 1].t()) == ((0, 3), (1, 2), (0, 5))
-    assert box_read(whole, whole[:, 1:3].clone()) == ((0, 3), (0, 4), (0, 5))  # transformed first: everything
+    assert box_read(whole, whole[:, 1:3].clone()) is None
     target = torch.zeros(4, 5)
     with ReadRecorder(whole) as recorder:
         target.copy_(whole[1])
         target[:2].copy_(whole[2, 2:])
+        target.copy_(torch.ones(4, 5))  # the layer is completed in the same call
     assert recorder.box == ((1, 3), (0, 4), (0, 5))
     with ReadRecorder(whole) as untouched:
         target.mul_(2)
     assert untouched.box is None
+    with ReadRecorder(whole) as transforming:
+        target.copy_(whole[1] * 2)
+    assert transforming.box == ((0, 3), (0, 4), (0, 5))  # what it reads cannot be seen: everything

@@ -58,28 +58,38 @@ class LayerwiseLoader:
 
 
 class ReadRecorder(TorchDispatchMode):
-    """Records which box of a whole tensor is copied from: what this worker needs of it. `box` stays None when nothing is copied (another worker's expert)."""
+    """Records which box of a whole tensor is copied from: what this worker needs of it. `box` stays None when nothing is copied (another worker's expert).
+
+    Copies from elsewhere (the layer is completed in the same call) do not count, unless there are no others: then the loader transforms the tensor first,
+    and all of it is needed.
+    """
 
     def __init__(self, tensor: torch.Tensor):
         super().__init__()
         self.tensor = tensor
-        self.box: Box | None = None
+        self.seen: Box | None = None
+        self.elsewhere = False
+
+    @property
+    def box(self) -> Box | None:
+        return tuple((0, extent) for extent in self.tensor.shape) if self.seen is None and self.elsewhere else self.seen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if func is torch.ops.aten.copy_.default and isinstance(args[1], torch.Tensor) and args[1].numel():
-            self.box = union(self.box, box_read(self.tensor, args[1]))
+            box = box_read(self.tensor, args[1])
+            self.elsewhere |= box is None
+            self.seen = self.seen if box is None else union(self.seen, box)
         return func(*args, **(kwargs or {}))
 
 
-def box_read(whole: torch.Tensor, part: torch.Tensor) -> Box:
-    """The box of `whole` (contiguous) that the view `part` covers; all of it when `part` is no plain view of it (a loader that transforms first)."""
-    everything = tuple((0, extent) for extent in whole.shape)
+def box_read(whole: torch.Tensor, part: torch.Tensor) -> Box | None:
+    """The box of `whole` (contiguous) that the view `part` covers; None when `part` is no plain view of it."""
     offset = (part.data_ptr() - whole.data_ptr()) // whole.element_size() if not part.is_meta else -1
     if not 0 <= offset < whole.numel() or part.dtype != whole.dtype:
-        return everything
+        return None
     extents = {stride: extent for stride, extent in zip(part.stride(), part.shape, strict=True) if extent > 1}
     if not extents.keys() <= set(whole.stride()):
-        return everything
+        return None
     starts = [offset // stride % extent for stride, extent in zip(whole.stride(), whole.shape, strict=True)]
     return tuple((start, start + extents.get(stride, 1)) for start, stride in zip(starts, whole.stride(), strict=True))
 

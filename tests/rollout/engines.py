@@ -1,4 +1,7 @@
-"""Real engines that several tests share; each test starts from a full sync of its own."""
+"""Real vLLM engines that all tests of a session share: a start takes ten seconds.
+
+Each test begins with a full sync of its own, or with the weights of the model.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,33 @@ from pathlib import Path
 import pytest
 
 from tests.rollout.child import EngineChild, config_of
-from tests.weights import models
+
+SIZES = {"max_prompt_tokens": 64, "max_response_tokens": 64}
 
 
 @pytest.fixture(scope="session")
 def dense_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.weights import models
+
     return models.dense(tmp_path_factory.mktemp("qwen3"))
 
 
 @pytest.fixture(scope="session")
 def mixture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.weights import models
+
     return models.mixture(tmp_path_factory.mktemp("qwen3-moe"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def dense_engine(dense_model: Path) -> Iterator[EngineChild]:
-    child = EngineChild(config_of(dense_model))
+    child = EngineChild(config_of(dense_model, rollout=SIZES), weights_version=0)
     yield child
     child.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mixture_engine(mixture_model: Path) -> Iterator[EngineChild]:
-    child = EngineChild(config_of(mixture_model))
+    child = EngineChild(config_of(mixture_model, rollout=SIZES), weights_version=0)
     yield child
     child.close()
