@@ -1,6 +1,7 @@
 """Writes constraints/cpu.txt and constraints/dev.txt anew from the environment this runs in: `make lock`, after its tests passed.
 
-cpu.txt is everything installed (vime[cpu,dev]); dev.txt the part of it that vime[dev] needs: the harness and its tests, without torch. The comment lines at the top are kept.
+cpu.txt is everything installed (vime[cpu,dev]); dev.txt the part of it that vime[dev] needs: the harness and its tests, without torch.
+The comment lines at the top are kept.
 """
 
 from __future__ import annotations
