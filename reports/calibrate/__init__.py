@@ -58,8 +58,7 @@ def operating_characteristic(runs: Sequence[Run], rule: JudgeRule, trials: int =
     if len(runs) < LEAST_RUNS:
         raise ReportError(f"{len(runs)} run(s): a spread between runs needs {LEAST_RUNS} or more")
     case = Case(runs, (), rule)
-    if len(case.common) != rule.planned_steps:
-        raise ReportError(f"the runs share {len(case.common)} steps of {rule.metric}; the rule plans {rule.planned_steps}")
+    _check_grid(case)
     values = case.values(runs)
     if not np.isfinite(values).all():
         raise ReportError(f"{rule.metric} is not finite in every run")
@@ -69,6 +68,15 @@ def operating_characteristic(runs: Sequence[Run], rule: JudgeRule, trials: int =
     summary = summarise(values, case.grid)
     sd = {name: float(run_sd(np.exp(summary[name]) if name == "residual" else summary[name])) for name in STATISTICS}
     return Characteristic(len(runs), len(case.common), trials, level, sd, least_delta(summary, rule, len(case.common), level), SCENARIOS, rates)
+
+
+def _check_grid(case: Case) -> None:
+    """The common steps reach the planned end at one stride: 1, or an evaluation's."""
+    common, planned = case.common, case.rule.planned_steps
+    strides = np.unique(np.diff(common))
+    whole = len(strides) == 1 and len(common) == planned // int(strides[0])
+    if not whole or not case.grid.first.any() or not case.grid.last.any():
+        raise ReportError(f"the runs share {len(common)} steps of {case.rule.metric}; the rule plans {planned}")
 
 
 def least_delta(summary: dict[str, np.ndarray], rule: JudgeRule, steps: int, level: float) -> dict[str, float]:
@@ -92,7 +100,7 @@ def _rates(model: CurveModel, scenario: Scenario, rule: JudgeRule, at: Grid, lev
     while done < trials:
         count = min(CHUNK, trials - done)
         baseline = model.draw(rng, (count, model.runs))
-        candidates = scenario.change(model, model.draw(rng, (count, rule.max_seeds), **scenario.draw(model)), rule)
+        candidates = scenario.change(model, model.draw(rng, (count, rule.max_seeds), **scenario.draw(model)), rule, at)
         ok, bad = _decisions(candidates, baseline, rule, at, level)
         passed, failed, done = passed + ok, failed + bad, done + count
     return Rates(tuple((passed / trials).tolist()), tuple((failed / trials).tolist()))
@@ -103,7 +111,8 @@ def _decisions(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, at
     sign = 1.0 if rule.better == "higher" else -1.0
     ours, theirs = summarise(candidates, at), summarise(baseline, at)
     learns = gain(candidates * sign, at) > learning.least_gain(candidates * sign, baseline * sign, rule, at)
-    keeps = drop_from_best(candidates * sign, rule.windows.first) <= learning.largest_drop(candidates * sign, baseline * sign, rule)
+    width = int(at.first.sum())
+    keeps = drop_from_best(candidates * sign, width) <= learning.largest_drop(candidates * sign, baseline * sign, rule, width)
     passed, failed = np.zeros(len(candidates), dtype=bool), np.zeros(len(candidates), dtype=bool)
     ok, bad = np.zeros(rule.max_seeds), np.zeros(rule.max_seeds)
     for look in range(rule.max_seeds):

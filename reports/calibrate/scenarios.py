@@ -10,8 +10,9 @@ import numpy as np
 
 from matrix.rule import JudgeRule
 from reports.calibrate.resample import CurveModel
+from reports.stats.summary import Grid
 
-Change = Callable[[CurveModel, np.ndarray, JudgeRule], np.ndarray]
+Change = Callable[[CurveModel, np.ndarray, JudgeRule, Grid], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -27,33 +28,33 @@ class Scenario:
         return dict(self.arguments)
 
 
-def unchanged(model: CurveModel, curves: np.ndarray, rule: JudgeRule) -> np.ndarray:
+def unchanged(model: CurveModel, curves: np.ndarray, rule: JudgeRule, at: Grid) -> np.ndarray:
     return curves
 
 
 def _plateau(share: float) -> Change:
     """The last window is worse by `share`·δ, growing with what is learned: nothing at the start, all of it where the mean curve ends."""
 
-    def change(model: CurveModel, curves: np.ndarray, rule: JudgeRule) -> np.ndarray:
+    def change(model: CurveModel, curves: np.ndarray, rule: JudgeRule, at: Grid) -> np.ndarray:
         assert rule.delta is not None
-        progress = (model.mean - model.mean[0]) / ((model.mean[-rule.windows.last :].mean() - model.mean[0]) or 1.0)
+        progress = (model.mean - model.mean[0]) / ((model.mean[at.last].mean() - model.mean[0]) or 1.0)
         return curves - _sign(rule) * share * rule.delta.last * np.clip(progress, 0, 1)
 
     return change
 
 
-def _late_collapse(model: CurveModel, curves: np.ndarray, rule: JudgeRule) -> np.ndarray:
+def _late_collapse(model: CurveModel, curves: np.ndarray, rule: JudgeRule, at: Grid) -> np.ndarray:
     """Over the last tenth of the steps half of what was learned is lost."""
     steps = curves.shape[-1]
     begin = steps - max(steps // 10, 2)
-    learned = model.mean[-rule.windows.last :].mean() - model.mean[0]
+    learned = model.mean[at.last].mean() - model.mean[0]
     fall = np.clip((np.arange(steps) - begin) / (steps - begin), 0, 1)
     return curves - 0.5 * learned * fall
 
 
-def _no_learning(model: CurveModel, curves: np.ndarray, rule: JudgeRule) -> np.ndarray:
+def _no_learning(model: CurveModel, curves: np.ndarray, rule: JudgeRule, at: Grid) -> np.ndarray:
     """The mean curve stays where it starts."""
-    return curves - (model.mean - model.mean[: rule.windows.first].mean())
+    return curves - (model.mean - model.mean[at.first].mean())
 
 
 def _sign(rule: JudgeRule) -> float:

@@ -20,11 +20,11 @@ LEAST_RUNS_FOR_DROP = 3
 def check(case: Case) -> list[Check]:
     """Two checks a candidate: gain (last window over first) and collapse (last values against the run's own best window)."""
     candidates, baseline = case.values(case.candidates) * case.sign, case.values(case.baseline) * case.sign
-    width = case.rule.windows.first
-    if candidates.shape[-1] < width:
+    width = int(case.grid.first.sum())  # values, not steps: an evaluation is recorded sparsely
+    if not width:
         return []
     gains, gain_limit = gain(candidates, case.grid), least_gain(candidates, baseline, case.rule, case.grid)
-    drops, drop_limit = drop_from_best(candidates, width), largest_drop(candidates, baseline, case.rule)
+    drops, drop_limit = drop_from_best(candidates, width), largest_drop(candidates, baseline, case.rule, width)
     found: list[Check] = []
     for index, run in enumerate(case.candidates):
         grown, limit = float(gains[index]), float(gain_limit[index])
@@ -50,13 +50,13 @@ def least_gain(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, at
     return limit
 
 
-def largest_drop(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule) -> np.ndarray:
-    """float64[..., n]: the drop from the best window that is usual (shapes as in `least_gain`).
+def largest_drop(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, width: int) -> np.ndarray:
+    """float64[..., n]: the drop from the best window of `width` values that is usual (shapes as in `least_gain`).
 
     Usual is what the baseline's runs show, and at least what the candidate's own step noise makes of the best of many windows;
     δ of the last window is always allowed.
     """
-    width, runs = rule.windows.first, baseline.shape[-2]
+    runs = baseline.shape[-2]
     limit = DROP_SE * residual_sd(candidates) * np.sqrt(2 / width)
     if runs >= LEAST_RUNS_FOR_DROP:
         drops = drop_from_best(baseline, width)

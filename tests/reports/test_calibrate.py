@@ -1,5 +1,7 @@
 """The operating characteristic: resampled curves are like the stored ones, and rates are what repeated judging gives."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,14 @@ def test_what_cannot_be_calibrated_is_refused(runs):
         operating_characteristic(runs, rule(planned_steps=120))
     with pytest.raises(ReportError, match="exactness"):
         operating_characteristic(runs, rule(evidence="exactness", delta=None, windows=Windows(first=1, last=1), exactness=Exactness()))
+
+
+def test_an_evaluation_every_fifth_step_is_calibrated_on_its_own_steps(tmp_path, runs):
+    for seed in range(8):
+        lines = [{"step": step, "metrics": {"eval/heldout/score": value} if step % 5 == 4 else {}} for step, value in enumerate(rewards(seed))]
+        (tmp_path / f"{seed}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sparse = rule(metric="eval/heldout/score", windows=Windows(first=15, last=30), delta={"first": 0.2, "last": 0.06, "whole": 0.06})
+    found = operating_characteristic(read_runs(sorted(tmp_path.glob("*.jsonl"))), sparse, trials=200)
+    assert found.steps == 20
+    assert rate(found, "healthy").passed[0] >= 0.9
+    assert rate(found, "no learning").failed[0] >= 0.99

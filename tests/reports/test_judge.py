@@ -1,5 +1,7 @@
 """Every outcome from files."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -53,6 +55,34 @@ def test_broken_training_fails_alone(tmp_path, baseline, values, words):
     verdict = verdict_of(run_dir(tmp_path / "seed-100", 100, values), baseline)
     assert verdict.outcome is Outcome.FAIL
     assert words in reasons(verdict)
+
+
+def scored(path, seed, score):
+    """A run of 100 steps with eval/heldout/score after every fifth, whose i-th value is score(i, rewards there)."""
+    run = run_dir(path, seed)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for index, line in enumerate(lines[4::5]):
+        line["metrics"]["eval/heldout/score"] = score(index, line["metrics"]["rollout/reward_mean"])
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("score", "wanted", "words"),
+    [
+        (lambda index, reward: reward, Outcome.PASS, "equivalent"),
+        (lambda index, reward: 0.4, Outcome.FAIL, "learning is more than"),
+        (lambda index, reward: reward if index < 17 else 0.5, Outcome.FAIL, "its own best window"),
+    ],
+    ids=["healthy", "flat", "late collapse"],
+)
+def test_a_metric_recorded_every_fifth_step_is_held_to_the_whole_rule(tmp_path, score, wanted, words):
+    base = [scored(tmp_path / f"seed-{seed}", seed, lambda index, reward: reward) for seed in range(8)]
+    changes = {"metric": "eval/heldout/score", "windows": Windows(first=25, last=30), "delta": Margins(first=0.15, last=0.1, whole=0.1)}
+    verdict = verdict_of(scored(tmp_path / "seed-100", 100, score), base, **changes)
+    assert verdict.outcome is wanted, verdict.reasons
+    assert {check.name for check in verdict.checks} >= {"learning", "collapse"}
+    assert words in reasons(verdict) or wanted is Outcome.PASS
 
 
 def test_better_fails_two_sided_and_is_flagged_one_sided(tmp_path, baseline):
