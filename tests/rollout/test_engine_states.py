@@ -330,6 +330,12 @@ def test_a_sequence_may_hold_prompt_answer_and_one_scored_id(config: Config) -> 
     assert engine_spec(config, config.model.path, load_weights=False).eager is ("graph" in registry.get("cpu").missing)
 
 
+def test_graph_execution_is_refused_where_the_platform_lacks_it(config: Config) -> None:
+    graph = replace(config, vllm={"enforce-eager": False})
+    with pytest.raises(UserError, match=r"vllm.enforce_eager: false is not possible on cpu: there are no device graphs on CPU.* Remove it."):
+        engine_spec(graph, config.model.path, load_weights=False)
+
+
 def test_vllms_own_last_error_explains_a_failed_start() -> None:
     import logging
 

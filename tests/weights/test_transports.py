@@ -318,6 +318,32 @@ def test_asking_for_another_version_than_the_one_on_disk_is_an_error_not_a_succe
     link.close()
 
 
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from tests.weights.test_transports import Link
+from vime.errors import RunError
+
+link = Link("disk", Path(sys.argv[1]))
+link.push(0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    link.push(1)
+except RunError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_the_earlier_version(tmp_path: Path) -> None:
+    result = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
+    assert "weight sync: cannot write" in result.stdout
+    assert "File too large" in result.stdout
+    assert "set weights.disk_path to another directory" in result.stdout
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert (tmp_path / "v00000000" / "complete.json").is_file()
+    assert not (tmp_path / "v00000001" / "complete.json").exists()
+
+
 def test_old_versions_leave_the_disk(tmp_path: Path) -> None:
     link = Link("disk", tmp_path)
     for version in range(5):

@@ -41,7 +41,9 @@ def get(name: str) -> Platform:
 
 
 def detect() -> str:
-    """`npu` or `cuda` where torch sees such a device and the provider is installed, else `cpu`."""
+    """`npu` or `cuda` where torch sees such a device and the provider is installed, else `cpu`. Imports torch only where there is such a provider."""
+    if set(names()) <= {"cpu"}:
+        return "cpu"
     import torch
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

@@ -24,6 +24,7 @@ from vime.weights.receiver import Received
 
 State = Literal["clean", "updating", "dirty"]
 UNSYNCED = -1
+PATIENCE = 0.95  # of a deadline: the engine gives up before the driver that waits for it, because it knows what it waited for
 
 
 class EngineActor:
@@ -110,7 +111,7 @@ class EngineActor:
 
     def _run(self, names: Sequence[str], stage: str, timeout_s: float, *, while_paused: bool = False) -> dict[str, tuple[Output, int]]:
         """Step the engine until all of `names` ended; other callers' requests advance with them. Scoring goes on while paused: the proof of a sync needs it."""
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + PATIENCE * timeout_s
         found: dict[str, tuple[Output, int]] = {}
         left = set(names)
         try:
@@ -220,7 +221,7 @@ class EngineActor:
     # ---- waiting --------------------------------------------------------------------------------------------------------------------------------------
 
     def _quiesce(self, policy: str) -> None:
-        until = time.monotonic() + self.config.weights.timeout_s
+        until = time.monotonic() + PATIENCE * self.config.weights.timeout_s
         if policy == "drain":
             self._wait(lambda: not self._adapter.unfinished(), until, "weight sync", "requests under way to finish (weights.in_flight: drain)")
         elif policy == "abort":
@@ -230,7 +231,7 @@ class EngineActor:
         self._paused = True
 
     def _wait_clean(self, stage: str) -> None:
-        until = time.monotonic() + self.config.weights.timeout_s
+        until = time.monotonic() + PATIENCE * self.config.weights.timeout_s
         self._wait(lambda: not self._updating, until, stage, "a weight update to end")
         if self._state == "dirty":
             raise RunError(stage, f"engine {self.index} holds no committed weights (dirty): it refuses to generate or score until a full weight sync")

@@ -20,7 +20,7 @@ STEP_LIMIT_SEQS = 256  # sequences decoded together unless `vllm.max_num_seqs` s
 def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> EngineSpec:
     """The configuration in an engine's terms. A sequence may hold a whole prompt, a whole answer, and one id more that scoring generates.
 
-    Raises `UserError` when `vllm.max_model_len` is too short for that.
+    Raises `UserError` when `vllm.max_model_len` is too short for that, or when the platform cannot run it as configured.
     """
     rollout = config.rollout
     wanted = rollout.max_prompt_tokens + rollout.max_response_tokens
@@ -29,6 +29,7 @@ def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> Engin
     if chosen is not None and chosen < wanted:
         sizes = f"rollout.max_prompt_tokens + max_response_tokens = {rollout.max_prompt_tokens} + {rollout.max_response_tokens}"
         raise UserError(f"vllm.max_model_len: {chosen} is less than {sizes}: answers would be cut early. Raise it or remove it.")
+    check_graph(config)
     samples = -(-rollout.prompts_per_step // rollout.engines) * rollout.samples_per_prompt
     return EngineSpec(
         model_path=model_path,
@@ -40,6 +41,14 @@ def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> Engin
         eager="graph" in registry.get(config.platform).missing,
         options=config.vllm,
     )
+
+
+def check_graph(config: Config) -> None:
+    """Raises `UserError` when the `vllm:` block asks for graph execution on a platform without it."""
+    platform = registry.get(config.platform)
+    eager = next((value for key, value in config.vllm.items() if key.replace("-", "_") == "enforce_eager"), True)
+    if not eager and "graph" in platform.missing:
+        raise UserError(f"vllm.enforce_eager: false is not possible on {platform.name}: {platform.missing['graph']}. Remove it.")
 
 
 def start_engine(adapter: VllmAdapter, spec: EngineSpec, index: int) -> None:

@@ -58,6 +58,7 @@ class Sender:
         return self.bytes
 
     def put(self, message: Message, nbytes: int, receiver: int | None) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         target = self.folder / file_name(self.owner, self.part)
@@ -69,9 +70,9 @@ class Sender:
                 metadata={"format": "pt", "message": self.bytes[: header_bytes(message)].numpy().tobytes().hex()},
             )
             flush(temporary)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             temporary.unlink(missing_ok=True)
-            raise RunError(STAGE, f"cannot write {target}: {error.strerror or error}") from error
+            raise RunError(STAGE, f"cannot write {target}: {error}; free space there, or set weights.disk_path to another directory") from error
         temporary.rename(target)
         self.part += 1
 
