@@ -1,7 +1,7 @@
 """vime against TRL's GRPOTrainer (Hugging Face generation): same model, prompts, batch of 16 × 16, sampling, loss, optimizer and cores, in turns.
 
     python benchmarks/vs_trl.py                      all cases: 4, 32 and 128 response tokens, and the example recipe to its reward target
-    python benchmarks/vs_trl.py --case 128 --set train.max_tokens_per_microbatch=16384
+    python benchmarks/vs_trl.py --case 128 --engines 2
     python benchmarks/vs_trl.py --quick --case 4
 
 TRL runs in an environment of its own, which the first run makes under .cache/trl-env (1.5 GB, a minute or two). Cases:
@@ -35,11 +35,12 @@ TRL_PACKAGES = ("trl==1.16.0", "torch==2.13.0", "transformers==5.19.0", "dataset
 RECIPE = ROOT / "examples/grpo-spell-backward.yaml"
 BATCH = ("rollout.prompts_per_step=16", "rollout.samples_per_prompt=16")
 THREE = "data.task_args={min_word_len: 3, max_word_len: 3}"
+LARGE = "train.max_tokens_per_microbatch=16384"  # TRL runs all 256 answers through the model at once
 CASES = {  # overrides of the recipe, blocks, steps a block
     "4": ([THREE, "rollout.max_response_tokens=4"], 8, 10),
     "recipe": ([], 10, 10),
-    "32": (["rollout.max_response_tokens=32", "train.warmup_steps=0"], 8, 4),
-    "128": (["rollout.max_response_tokens=128", "train.warmup_steps=0"], 6, 3),
+    "32": ([LARGE, "rollout.max_response_tokens=32"], 8, 4),
+    "128": ([LARGE, "rollout.max_response_tokens=128"], 6, 3),
 }
 TRL, SAMPLES = "TRL", 256
 TARGET, WINDOW = 0.8, 5  # mean reward over that many steps
@@ -273,7 +274,7 @@ def reached(records: Sequence[dict[str, Any]], side: str) -> int | None:
 
 def numbers_of(result: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each side of a case."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in sorted(result["sides"], key=lambda name: name != TRL):
         found = steps_of(result["records"], name)
         row: dict[str, Any] = {"case": result["case"], "side": name, "step_s": median(r["wall"] for r in found)}
