@@ -22,7 +22,7 @@ def test_the_copied_tree_has_no_fault(tree: Path):
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        (RECIPE, "    prompts_per_step: 16", "    prompt_per_step: 16", "vime has no key 'rollout.prompt_per_step'; nearest: prompts_per_step"),
+        (RECIPE, "    prompts_per_step: 32", "    prompt_per_step: 32", "vime has no key 'rollout.prompt_per_step'; nearest: prompts_per_step"),
         (RECIPE, "    temperature: 1.0", "    temperature: warm", "rollout.temperature: 'warm' is not of type 'number'"),
         (RECIPE, "    advantage: grpo", "    advantage: gpro", "algo.advantage: 'gpro' is not one of"),
         (RECIPE, "    steps: 100", "    steps: 90", "train.steps is 90, judge.planned_steps is 100"),

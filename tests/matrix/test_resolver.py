@@ -19,7 +19,7 @@ OTHER = "qwen3-4b.cpu.non-colocate"
 
 def test_the_resolved_configuration_is_recipe_plus_hardware_plus_mode(tree: Path):
     config = resolve(CELL, 103, load(tree))
-    assert (config["train"]["lr"], config["rollout"]["samples_per_prompt"]) == (5e-4, 16)
+    assert (config["train"]["lr"], config["rollout"]["samples_per_prompt"]) == (5e-4, 8)
     assert (config["platform"], config["placement"]["mode"], config["weights"]["transport"]) == ("cpu", "colocate", "ipc")
     assert (config["seed"], config["name"], config["reward"]["range"]) == (103, CELL, [0.0, 1.0])
     assert Path(config["model"]["path"]) == tree / "warmstarts/play"
@@ -63,7 +63,7 @@ def test_cells_that_learn_the_same_share_hash_and_baseline(tree: Path):
         (RECIPE, "    lr: 5.0e-4", "    lr: 5.0e-5"),
         (RECIPE, "    temperature: 1.0", "    temperature: 0.9"),
         (RECIPE, "    seed: 77", "    seed: 78"),
-        (RECIPE, "    samples_per_prompt: 16", "    samples_per_prompt: 8"),
+        (RECIPE, "    samples_per_prompt: 8", "    samples_per_prompt: 16"),
         (RECIPE, "    clip_high: 0.28", "    clip_high: 0.3"),
         (RECIPE, "  id: exact-match/1", "  id: exact-match/2"),
         (RECIPE, "    kl_coef: 0.0", "    kl_coef: 0.0\n    kl_estimator: k1"),
