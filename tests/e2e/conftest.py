@@ -23,7 +23,7 @@ def tree(tmp_path: Path) -> Path:
     edit(root, RECIPE, "last: 25}", "last: 15}")
     edit(root, "hardware/cpu.yaml", "start_s: 240", "start_s: 3")
     edit(root, "hardware/cpu.yaml", "stall_s: 120", "stall_s: 1.5")
-    edit(root, "hardware/cpu.yaml", "wall_s: 600", "wall_s: 20")
+    edit(root, "hardware/cpu.yaml", "wall_s: 1800", "wall_s: 20")
     return root
 
 
