@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
+import numpy as np
 import pytest
 
 from vime.errors import UserError
-from vime.rollout.types import Sampling, request_seed
+from vime.rollout.types import GenResult, Sampling, request_seed
 
 
 def test_the_seed_of_a_request_is_pinned() -> None:
@@ -35,3 +37,14 @@ def test_temperature_0_is_refused_for_training_and_allowed_for_evaluation() -> N
 def test_a_temperature_that_vllm_would_raise_in_silence_is_refused() -> None:
     with pytest.raises(UserError, match=r"vLLM would sample at 0.01 instead of 0.001"):
         Sampling(temperature=0.001).check()
+
+
+def test_a_result_travels_whole_and_without_a_buffer_of_its_own() -> None:
+    """An engine hands back hundreds of them a step."""
+    sent = GenResult("3-1-0", [5, 7, 2], np.array([-0.5, -1.25, -3e-8], np.float32), "stop", 4)
+    buffers: list[pickle.PickleBuffer] = []
+    got = pickle.loads(pickle.dumps(sent, protocol=5, buffer_callback=buffers.append))
+    assert not buffers
+    assert (got.sample_id, got.response_ids, got.finish_reason, got.weight_version) == ("3-1-0", [5, 7, 2], "stop", 4)
+    assert got.logprobs.dtype == np.float32
+    assert got.logprobs.tobytes() == sent.logprobs.tobytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,6 +60,14 @@ class GenResult:
     logprobs: np.ndarray
     finish_reason: FinishReason
     weight_version: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with its log-probs inside: each array would travel as a buffer of its own, which costs far more than to copy its few bytes."""
+        return unpickled, (self.sample_id, self.response_ids, self.logprobs.astype(np.float32).tobytes(), self.finish_reason, self.weight_version)
+
+
+def unpickled(sample_id: str, response_ids: list[int], logprobs: bytes, finish_reason: FinishReason, weight_version: int) -> GenResult:
+    return GenResult(sample_id, response_ids, np.frombuffer(logprobs, np.float32), finish_reason, weight_version)
 
 
 def request_seed(run_seed: int, step: int, group: int, sample: int) -> int:
