@@ -203,7 +203,7 @@ def free_port() -> int:
 
 def serve(pipe: Any, values: dict[str, Any], environment: dict[str, str]) -> None:
     """The bare process: build, then do blocks of steps on request. Messages in: (first step, number of steps, seeded) or None; out: a list of step records."""
-    os.environ.update(environment)
+    os.environ.update(environment | {"VLLM_LOGGING_LEVEL": "ERROR"})  # vLLM writes its warnings to stdout, where the tables belong
     from vime.config.resolve import from_dict
 
     bare = BareStep(from_dict(values).config)

@@ -195,7 +195,7 @@ class VllmEngine:
 
 def serve(pipe: Any, kind: str, argument: Any, environment: dict[str, str]) -> None:
     """A process that holds one of the classes above and answers calls: (key, method, arguments) in, (result, error) out."""
-    os.environ.update(environment)
+    os.environ.update(environment | {"VLLM_LOGGING_LEVEL": "ERROR"})  # vLLM writes its warnings to stdout, where the tables belong
     target = {"source": Source, "memory": MemoryEngine, "vllm": VllmEngine}[kind](*([] if argument is None else [argument]))
     pipe.send("ready")
     while (call := pipe.recv()) is not None:
