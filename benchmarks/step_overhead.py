@@ -21,7 +21,7 @@ from typing import Any
 
 import bare_step
 from common import ROOT, arguments, finish, machine, machine_line, median, ms, ratio, say, table
-from turns import STAGES, Turns, end, receive, vime_driver
+from turns import STAGES, Turns, receive, vime_driver
 
 SKIPPED = 2  # steps at the start of a block: caches are cold after the other side's turn
 
@@ -47,10 +47,12 @@ def measure(options: Any) -> dict[str, Any]:
     try:
         say("starting the bare process")
         bare.start()
+        turns.watch(bare.pid)
         receive(bare_pipe, bare, "the bare process", wanted="ready")
         turns.stop(bare.pid)
         say("starting vime")
         vime.start()
+        turns.watch(vime.pid)
         records = alternate(options, configured, bare, vime, bare_pipe, vime_pipe, turns)
         receive(vime_pipe, vime, "vime", wanted="end")
         vime.join(60)
@@ -58,8 +60,7 @@ def measure(options: Any) -> dict[str, Any]:
         bare_pipe.send(None)
         bare.join(30)
     finally:
-        for process in (vime, bare):
-            end(process)
+        turns.close()
         shutil.rmtree(scratch, ignore_errors=True)
     return {"machine": options.about, "recipe": str(options.recipe), "set": options.set, "configured_verify_held_every": configured, "records": records}
 

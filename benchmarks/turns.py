@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,10 +55,23 @@ def vime_driver(pipe: Any, file: str, overrides: list[str], out: str, block: int
 
 
 class Turns:
-    """Lets one of several process trees run at a time."""
+    """Lets one of several process trees run at a time. Should this process be killed, a watchdog ends the trees: stopped ones would stay for ever."""
 
     def __init__(self, freeze: bool):
         self.freeze = freeze
+        self.watchdog = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True)
+
+    def watch(self, pid: int) -> None:
+        """Call it as soon as the tree's first process was started."""
+        assert self.watchdog.stdin is not None
+        self.watchdog.stdin.write(f"{pid} {psutil.Process(pid).create_time()}\n".encode())
+        self.watchdog.stdin.flush()
+
+    def close(self) -> None:
+        """End every tree that still runs."""
+        assert self.watchdog.stdin is not None
+        self.watchdog.stdin.close()
+        self.watchdog.wait()
 
     def stop(self, pid: int) -> None:
         self._signal(pid, signal.SIGSTOP)
@@ -87,13 +102,20 @@ def receive(pipe: Any, process: Any, name: str, wanted: str, timeout_s: float = 
     return message
 
 
-def end(process: Any) -> None:
-    """End a process of ours and all it started."""
-    if process.pid is None or not process.is_alive():
-        return
-    everyone = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for one in everyone:
+def end_trees(tops: list[tuple[int, float]]) -> None:
+    """End processes, given by id and the time they were created at, and all they started, stopped or not."""
+    for pid, created in tops:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.send_signal(signal.SIGCONT)
-            one.kill()
-    process.join(10)
+            top = psutil.Process(pid)
+            if top.create_time() != created:
+                continue  # it ended, and its number was given away
+            top.suspend()  # so that it starts nothing new
+            for process in [*top.children(recursive=True), top]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+if __name__ == "__main__":  # the watchdog: process ids on stdin, until whoever writes them is gone
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    end_trees([(int(pid), float(created)) for pid, created in map(str.split, sys.stdin)])

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from common import ROOT, arguments, finish, machine, machine_line, median, ms, say, table
-from turns import Turns, end, receive, vime_driver
+from turns import Turns, receive, vime_driver
 
 TRL_ENV = ROOT / ".cache/trl-env"
 TRL_PACKAGES = ("trl==1.16.0", "torch==2.13.0", "transformers==5.19.0", "datasets==5.2.0")
@@ -40,7 +40,7 @@ CASES = {  # overrides of the recipe, blocks, steps a block
     "4": ([THREE, "rollout.max_response_tokens=4"], 8, 10),
     "recipe": ([], 10, 10),
     "32": ([LARGE, "rollout.max_response_tokens=32"], 8, 4),
-    "128": ([LARGE, "rollout.max_response_tokens=128"], 6, 3),
+    "128": ([LARGE, "rollout.max_response_tokens=128"], 4, 3),
 }
 TRL, SAMPLES = "TRL", 256
 TARGET, WINDOW = 0.8, 5  # mean reward over that many steps
@@ -194,6 +194,7 @@ def overrides_of(name: str, options: Any, scratch: Path) -> tuple[list[str], int
 def start_sides(extra: list[str], engines: Sequence[int], job: Job, python: Path, held: int, sides: list[Side], turns: Turns) -> None:
     """Start one side after the other, each stopped when it is ready for its first step; fills `sides`."""
     pipe, trl = start_trl(python, job)
+    turns.watch(trl.pid)
     sides.append(Side(TRL, trl, pipe, None))
     context = multiprocessing.get_context("spawn")
     for count in engines:
@@ -206,6 +207,7 @@ def start_sides(extra: list[str], engines: Sequence[int], job: Job, python: Path
             side.wait("ready")
         else:
             side.process.start()
+            turns.watch(side.process.pid)
         side.wait("turn")
         turns.stop(side.process.pid)
 
@@ -237,8 +239,7 @@ def measure(name: str, options: Any, python: Path) -> dict[str, Any]:
                 break
         return {"case": name, "overrides": extra, "sides": [side.name for side in sides], "records": records}
     finally:
-        for side in sides:
-            end(side.process)
+        turns.close()
         shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,8 +50,9 @@ def test_weight_sync_moves_all_bytes_over_both_transports(tmp_path: Path) -> Non
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(400)  # half a minute on an idle machine
 def test_step_overhead_compares_the_same_work(tmp_path: Path) -> None:
-    done = run("step_overhead.py", "--quick", "--json", str(tmp_path / "out.json"))
+    done = run("step_overhead.py", "--quick", "--json", str(tmp_path / "out.json"), timeout=380)
     assert done.returncode == 0, done.stderr
     records = json.loads((tmp_path / "out.json").read_text())["records"]
     rewards = {side: {r["step"]: r["reward_mean"] for r in records if r["side"] == side} for side in ("vime", "bare")}
@@ -104,3 +107,29 @@ def test_a_target_is_reached_when_a_window_of_steps_is_there(vs_trl: Any) -> Non
     records = [{"side": "vime", "step": step, "block": 0, "reward_mean": reward} for step, reward in enumerate([0.5, 0.9, 0.7, 0.8, 0.8, 0.8, 0.9])]
     assert vs_trl.reached(records, "vime") == 6
     assert vs_trl.reached(records[:5], "vime") is None
+
+
+PARENT = """
+import subprocess, sys, time
+import turns
+both = turns.Turns(True)
+tree = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 301"], start_new_session=True)
+both.watch(tree.pid)
+time.sleep(0.3)
+both.stop(tree.pid)
+print(tree.pid, flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_killed_benchmark_leaves_no_stopped_process_behind() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(BENCHMARKS)})
+    assert parent.stdout is not None
+    top = psutil.Process(int(parent.stdout.readline()))
+    tree = [top, *top.children(recursive=True)]
+    assert len(tree) == 3
+    assert all(process.status() == psutil.STATUS_STOPPED for process in tree)
+    parent.kill()
+    parent.wait()
+    _, left = psutil.wait_procs(tree, timeout=30)
+    assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
