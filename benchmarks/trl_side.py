@@ -31,7 +31,7 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
     """The trainer, and the list of step records that it fills."""
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
     from transformers.utils import logging
     from trl import GRPOConfig, GRPOTrainer
 
@@ -99,6 +99,7 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
         callbacks=[Turns()],
         optimizers=(optimizer, schedule),
     )
+    trainer.remove_callback(PrinterCallback)  # stdout holds the tables
     trainer._generate_single_turn = timed(trainer._generate_single_turn, seconds, "rollout")
     return trainer, records
 
