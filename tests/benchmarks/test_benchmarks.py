@@ -110,12 +110,13 @@ def test_a_target_is_reached_when_a_window_of_steps_is_there(vs_trl: Any) -> Non
 
 
 PARENT = """
-import subprocess, sys, time
+import psutil, subprocess, time
 import turns
 both = turns.Turns(True)
-tree = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 301"], start_new_session=True)
+tree = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 301 & wait"], start_new_session=True)
 both.watch(tree.pid)
-time.sleep(0.3)
+while len(psutil.Process(tree.pid).children()) < 2:
+    time.sleep(0.01)
 both.stop(tree.pid)
 print(tree.pid, flush=True)
 time.sleep(300)
@@ -124,12 +125,14 @@ time.sleep(300)
 
 def test_a_killed_benchmark_leaves_no_stopped_process_behind() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(BENCHMARKS)})
-    assert parent.stdout is not None
-    top = psutil.Process(int(parent.stdout.readline()))
-    tree = [top, *top.children(recursive=True)]
-    assert len(tree) == 3
-    assert all(process.status() == psutil.STATUS_STOPPED for process in tree)
-    parent.kill()
-    parent.wait()
+    try:
+        assert parent.stdout is not None
+        top = psutil.Process(int(parent.stdout.readline()))
+        tree = [top, *top.children(recursive=True)]
+        assert len(tree) == 3
+        assert all(process.status() == psutil.STATUS_STOPPED for process in tree)
+    finally:
+        parent.kill()
+        parent.wait()
     _, left = psutil.wait_procs(tree, timeout=30)
     assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
