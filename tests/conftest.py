@@ -1,4 +1,6 @@
-"""What every test gets: a run that leaves a process behind fails; real engines are shared."""
+"""What every test gets: a run that leaves a process behind fails; real engines are shared; Ctrl-C reaches what a test starts."""
+
+import signal
 
 from tests.leftovers import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 from tests.rollout.engines import dense_engine, dense_model, mixture_engine, mixture_model
@@ -13,3 +15,7 @@ __all__ = [
     "pytest_terminal_summary",
     "pytest_testnodedown",
 ]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs with SIGINT ignored, and every child inherits that: tests of Ctrl-C would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
