@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from vime import interrupts
 from vime.errors import Interrupted, RunError, UserError
 
 app = typer.Typer(
@@ -131,14 +131,9 @@ def config_schema(output: Annotated[Path | None, typer.Option("-o", help="Write 
         typer.echo(text, nl=False)
 
 
-def _interrupt(signum: int, frame: Any) -> None:
-    raise Interrupted(signum)
-
-
 def main() -> None:
     """Entry point: errors a person can act on are printed as one message, without a traceback."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    interrupts.install()
     try:
         app()
     except (UserError, RunError) as error:

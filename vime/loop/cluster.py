@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ import psutil
 
 from vime.config.check import world_size
 from vime.config.tree import Config
-from vime.errors import RunError
+from vime.errors import Interrupted, RunError
+from vime.interrupts import check, kept_handlers, shielded
 from vime.loop.actors import ENGINE, ENGINE_THREADS, TRAINER, Remote
 from vime.loop.placement import check_devices, place
 from vime.loop.workers import Worker, gather
@@ -50,18 +52,16 @@ class Cluster:
         os.environ.update(self.platform.environment("driver", self.config))
         per_node = self.config.placement.devices_per_node or self.platform.device_count()
         devices = check_devices(self.config, per_node, self.platform.name)
-        import ray
-
         address = self.config.placement.ray_address
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": f"vime-{os.getpid()}"}
         if address:
-            ray.init(address=address, **common)
+            _init(address=address, **common)
             return self
         remove_left_scratch()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))  # Ray's sockets need a short path
         resources = {} if self.platform.ray_resource == "CPU" else {self.platform.ray_resource: float(devices)}
         try:
-            ray.init(
+            _init(
                 address="local",
                 num_cpus=max(devices, 1) if self.platform.ray_resource == "CPU" else None,
                 resources=resources or None,
@@ -71,13 +71,16 @@ class Cluster:
                 _temp_dir=str(self._scratch),
                 **common,
             )
-        except Exception as error:
-            self._remove_scratch()
-            raise RunError("ray start", f"{type(error).__name__}: {error}") from error
-        return self
+        except BaseException as error:
+            self._end()
+            if isinstance(error, Exception):
+                raise RunError("ray start", f"{type(error).__name__}: {error}") from error
+            raise
+        return self  # a signal noted until here is raised by the first wait, inside the `with`
 
     def start(self, *, engines: bool = True) -> Workers:
         """Place and create every worker, then start trainers and engines side by side. Supervised training has no engines."""
+        check()
         _, trainer_options, self._engine_options = place(self.config, self.platform, self.config.timeouts.placement_s)
         workers = Workers([self._create(TRAINER, f"trainer {rank}", "trainer", options) for rank, options in trainer_options.items()], [])
         if engines:
@@ -99,6 +102,7 @@ class Cluster:
 
         environment = self.platform.environment(role, self.config)
         threads = {"max_concurrency": ENGINE_THREADS} if role == "engine" else {}
+        check()
         actor = ray.remote(Remote).options(**options, **threads, runtime_env={"env_vars": environment}, max_restarts=0, max_task_retries=0).remote(target)
         return Worker(actor, name)
 
@@ -114,19 +118,34 @@ class Cluster:
         return "".join(parts)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        import ray
-
         if isinstance(error, Exception) and self.logs is not None:
             with contextlib.suppress(OSError):
                 self.logs.write_text(self.worker_logs())
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        self._remove_scratch()
+        self._end()
+
+    def _end(self) -> None:
+        import ray
+
+        with shielded():
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            self._remove_scratch()
 
     def _remove_scratch(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
+
+
+def _init(**options: Any) -> None:
+    """ray.init, whole whatever signals come, and without the handler that it puts in the place of ours."""
+    import ray
+
+    with shielded(), kept_handlers():
+        try:
+            ray.init(**options)
+        except SystemExit:  # what its own handler makes of SIGTERM
+            raise Interrupted(signal.SIGTERM) from None
 
 
 def remove_left_scratch() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from vime.config.check import engine_devices, world_size
 from vime.config.tree import Config
 from vime.errors import UserError
+from vime.interrupts import check, shielded
 
 COLOCATED_SHARE = 0.5  # two workers share one device
 
@@ -58,7 +60,7 @@ def place(config: Config, platform: Any, timeout_s: float) -> tuple[Any, dict[in
     bundles = plan(config)
     share = COLOCATED_SHARE if config.placement.mode == "colocate" else 1.0
     group = placement_group([{platform.ray_resource: float(bundle.devices)} for bundle in bundles], strategy="PACK")
-    if not group.wait(timeout_s):
+    if not _wait(group, timeout_s):
         raise UserError(
             f"placement: the cluster could not give {[bundle.devices for bundle in bundles]} {platform.ray_resource} within "
             f"{timeout_s:g} s; it has {ray.available_resources()}"
@@ -70,3 +72,14 @@ def place(config: Config, platform: Any, timeout_s: float) -> tuple[Any, dict[in
         trainers.update({rank: {**platform.ray_options(share), **strategy} for rank in bundle.trainer_ranks})
         engines.update({engine: {**platform.ray_options(share * bundle.devices), **strategy} for engine in bundle.engines})
     return group, trainers, engines
+
+
+def _wait(group: Any, timeout_s: float) -> bool:
+    """Whether the placement group is there within `timeout_s`; in slices, as `vime/interrupts.py` says why."""
+    until = time.monotonic() + timeout_s
+    while True:
+        with shielded():
+            ready = group.wait(min(1.0, max(0.0, until - time.monotonic())))
+        check()
+        if ready or time.monotonic() >= until:
+            return bool(ready)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError, RuntimeEnvSetupError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from vime.errors import RunError, UserError
+from vime.interrupts import SLICE_S, check, shielded
 
 
 class Pending:
@@ -24,10 +26,11 @@ class Pending:
         Raises what the worker raised if that is a UserError or RunError; RunError(stage, …) naming the worker when it died, failed otherwise, or took
         longer.
         """
+        if not wait([self.reference], timeout_s):
+            raise RunError(stage, f"{self.worker} did not finish {self.method} within {timeout_s:g} s")
         try:
-            return ray.get(self.reference, timeout=timeout_s)
-        except GetTimeoutError:
-            raise RunError(stage, f"{self.worker} did not finish {self.method} within {timeout_s:g} s") from None
+            with shielded():
+                return ray.get(self.reference)
         except RayTaskError as error:
             cause = error.cause
             if isinstance(cause, (UserError, RunError)):
@@ -53,10 +56,8 @@ class Worker:
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Pending:
         """Start `method` on the worker."""
-        return Pending(self.actor.call.remote(method, *args, **kwargs), self.name, method)
-
-    def kill(self) -> None:
-        ray.kill(self.actor, no_restart=True)
+        with shielded():
+            return Pending(self.actor.call.remote(method, *args, **kwargs), self.name, method)
 
 
 def call_all(workers: Sequence[Worker], method: str, *args: Any, timeout_s: float, stage: str) -> list[Any]:
@@ -69,12 +70,24 @@ def gather(pending: Sequence[Pending], timeout_s: float, stage: str) -> list[Any
     """Results in order. A failed worker is reported at once, also while others, who may wait for it in a collective, go on."""
     left = {item.reference: item for item in pending}
     while left:
-        done, _ = ray.wait(list(left), num_returns=1, timeout=timeout_s)
+        done = wait(list(left), timeout_s)
         if not done:
             names = ", ".join(item.worker for item in left.values())
             raise RunError(stage, f"{names} did not finish {pending[0].method} within {timeout_s:g} s")
         left.pop(done[0]).result(timeout_s, stage)
     return [item.result(timeout_s, stage) for item in pending]
+
+
+def wait(references: Sequence[Any], timeout_s: float) -> list[Any]:
+    """One that is done, none when the time ran out. Raises Interrupted soon after a signal."""
+    until = time.monotonic() + timeout_s
+    while True:
+        left = until - time.monotonic()
+        with shielded():
+            done, _ = ray.wait(list(references), num_returns=1, timeout=max(0.0, min(SLICE_S, left)))
+        check()
+        if done or left <= 0:
+            return done
 
 
 def death(report: str) -> str:

@@ -23,6 +23,7 @@ from vime.weights.sender import Sent
 from vime.weights.transports import choose
 
 WAITING, CAUSE_S = "waiting", 5.0
+CLEAN_UP_S = 30.0  # a worker that hangs must not hold up the report of what went wrong
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -205,7 +206,7 @@ class WeightSync:
     def _quietly(self, worker: Handle, method: str, *args: Any) -> None:
         """Clean-up after a failure: what it raises would hide the failure itself."""
         with contextlib.suppress(Exception):
-            worker.call(method, *args).result(self.config.weights.timeout_s, STAGE)
+            worker.call(method, *args).result(min(self.config.weights.timeout_s, CLEAN_UP_S), STAGE)
 
     def _trainers(self, method: str, *args: Any) -> list[Any]:
         return self._wait([trainer.call(method, *args) for trainer in self.trainers])
