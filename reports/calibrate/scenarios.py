@@ -48,7 +48,7 @@ def _late_collapse(model: CurveModel, curves: np.ndarray, rule: JudgeRule, at: G
     steps = curves.shape[-1]
     begin = steps - max(steps // 10, 2)
     learned = model.mean[at.last].mean() - model.mean[0]
-    fall = np.clip((np.arange(steps) - begin) / (steps - begin), 0, 1)
+    fall = np.clip((np.arange(1, steps + 1) - begin) / (steps - begin), 0, 1)
     return curves - 0.5 * learned * fall
 
 
