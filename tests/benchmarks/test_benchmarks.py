@@ -51,6 +51,7 @@ def test_weight_sync_moves_all_bytes_over_both_transports(tmp_path: Path) -> Non
 
 
 @pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # half a minute on an idle machine
 def test_step_overhead_compares_the_same_work(tmp_path: Path) -> None:
     done = run("step_overhead.py", "--quick", "--json", str(tmp_path / "out.json"), timeout=380)

@@ -12,7 +12,7 @@ from tests.loop.process import EXAMPLE, curve, events, finished, settings
 from vime.config.resolve import resolve
 from vime.data import PromptSource, load_prompts, load_tokenizer
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COLOCATED = {"placement__mode": "colocate"}
 TWO_RANKS, TWO_ENGINES = {"parallel__data": 2}, {"rollout__engines": 2}

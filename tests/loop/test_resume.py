@@ -15,7 +15,7 @@ from tests.loop.faulty import Fault
 from tests.loop.process import EXAMPLE, Vime, attempts, checkpoints, curve, events, finished, settings
 
 __all__ = ["command"]
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(500)]
 
 STEPS = 5
 WORDS = ["cat", "dog", "bird", "mouse", "horse", "cow", "fox", "bear", "wolf", "lion", "frog", "goat", "duck", "hen", "owl", "ant", "bee", "fly", "eel", "cod"]
