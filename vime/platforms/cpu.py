@@ -124,7 +124,7 @@ class CpuPlatform:
 # Measured on two busy cores with two threads: a training step of the twin 0.4 s passive, 7.5 s spinning; a rollout 0.15 s passive, 1.2 s spinning.
 COMMON = MappingProxyType(
     {
-        "RAY_AUTH_MODE": "disabled",  # the cluster listens on 127.0.0.1 only; tokens would be written into the home folder
+        "RAY_AUTH_MODE": "disabled",  # Ray would write its token into the home folder. Its head listens on every interface: use a firewall
         "RAY_USAGE_STATS_ENABLED": "0",
         "HF_HUB_OFFLINE": "1",  # models are directories; nothing is fetched behind the user's back
         "TOKENIZERS_PARALLELISM": "false",
