@@ -75,12 +75,13 @@ class Vime:
         return self._ended or self.log.read_text(errors="replace")
 
     def processes(self) -> list[psutil.Process]:
-        """Live processes that inherited the mark, the command itself among them."""
-        return [process for process in psutil.process_iter() if self._bears_mark(process)]
+        """Live processes that inherited the mark or work in the command's temporary directory (some of Ray's overwrite their environment)."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
 
-    def _bears_mark(self, process: psutil.Process) -> bool:
+    def _is_ours(self, process: psutil.Process) -> bool:
         try:
-            return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+            ours = process.environ().get(MARK) == self.mark or any(str(self.scratch) in word for word in process.cmdline())
+            return ours and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
