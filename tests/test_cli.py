@@ -29,8 +29,8 @@ def test_show_says_where_every_value_comes_from(command: Command):
     done = command("config", "show", EXAMPLE, "--set", "train.lr=2e-4", "--platform", "cpu")
     assert done.code == 0, done.err
     shown = rows(done.out)
-    line = next(number for number, text in enumerate(EXAMPLE.read_text().splitlines(), 1) if "samples_per_prompt" in text)
-    assert shown["rollout.samples_per_prompt"] == ("16", f"file {EXAMPLE}:{line}")
+    line, text = next((number, text) for number, text in enumerate(EXAMPLE.read_text().splitlines(), 1) if "samples_per_prompt" in text)
+    assert shown["rollout.samples_per_prompt"] == (text.split(":")[1].strip(), f"file {EXAMPLE}:{line}")
     assert shown["train.lr"] == ("0.0002", "command line")
     assert shown["platform"] == ('"cpu"', "command line")
     assert shown["algo.clip_high"] == ("0.28", "default")
