@@ -20,21 +20,36 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a rank stands in the trainer's grid. Ranks are numbered as Megatron does (order tp-cp-dp-pp: tensor varies fastest, pipeline slowest)."""
+    """Where a rank stands in the trainer's grid. Ranks are numbered as Megatron does (order tp-cp-dp-pp: tensor varies fastest, pipeline slowest).
+
+    Experts divide the ranks of a pipeline stage anew: `etp` (expert tensor) fastest, then `ep` (which experts), then their data-parallel copies.
+    """
 
     tp: int = 0
     tp_size: int = 1
+    cp: int = 0
+    cp_size: int = 1
     pp: int = 0
     pp_size: int = 1
     dp: int = 0
     dp_size: int = 1
+    ep: int = 0
+    ep_size: int = 1
+    etp: int = 0
+    etp_size: int = 1
     layer_offset: int = 0  # of this pipeline stage's first layer in the whole model
 
-    def rank(self, *, tp: int | None = None, dp: int | None = None) -> int:
+    def rank(self, *, tp: int | None = None, cp: int | None = None, dp: int | None = None) -> int:
         """Global rank of the process with these coordinates, the others being this rank's own."""
         tp = self.tp if tp is None else tp
+        cp = self.cp if cp is None else cp
         dp = self.dp if dp is None else dp
-        return tp + self.tp_size * (dp + self.dp_size * self.pp)
+        return tp + self.tp_size * (cp + self.cp_size * (dp + self.dp_size * self.pp))
+
+    def expert_rank(self, *, etp: int | None = None) -> int:
+        """Lowest global rank of this stage that holds the same experts, and the same slice of them or that of `etp`."""
+        stage = self.tp_size * self.cp_size * self.dp_size
+        return (self.etp if etp is None else etp) + self.etp_size * self.ep + stage * self.pp
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,8 @@ class Piece:
     """One slice of a Hugging Face tensor and where it lives in a local parameter.
 
     `view(parameter)` is a view into the parameter whose elements, reshaped, are exactly `hf_slice` of the tensor. `split`: the slice differs between
-    tensor-parallel ranks (else each holds the same). `copy`: another pipeline stage holds the original; loaded, never exported.
+    tensor-parallel ranks (else each holds the same). `copy`: another pipeline stage holds the original; loaded, never exported. `expert`: the parameter is
+    one of the local experts', whose tensor-parallel ranks are the expert ones.
     """
 
     hf_name: str
@@ -51,6 +67,7 @@ class Piece:
     view: Callable[[torch.Tensor], torch.Tensor]
     split: bool = False
     copy: bool = False
+    expert: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,7 +76,9 @@ class Piece:
 
     def owner_rank(self, layout: Layout) -> int:
         """The lowest global rank that holds this same slice."""
-        return layout.rank(tp=layout.tp if self.split else 0, dp=0)
+        if self.expert:
+            return layout.expert_rank(etp=None if self.split else 0)
+        return layout.rank(tp=layout.tp if self.split else 0, cp=0, dp=0)
 
 
 @dataclass(frozen=True)
