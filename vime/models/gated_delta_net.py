@@ -1,0 +1,84 @@
+"""Gated delta net in plain torch, with the interface and the parameters of Megatron's own, for packed sequences.
+
+Megatron-Core's module needs the kernels of flash-linear-attention and refuses packed sequences. Its parameters, their tensor-parallel split and their
+checkpoint layout are kept; the forward pass is written here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.ssm import gated_delta_net as megatron_gdn
+from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn.functional import conv1d, pad, silu, softplus
+
+from vime.models.delta_rule import chunked_delta_rule
+from vime.training.attention import Bucket, buckets
+from vime.training.rows import move_rows
+
+
+class PackedGatedDeltaNet(megatron_gdn.GatedDeltaNet):
+    """A layer's token mixer. Heads are split over tensor-parallel ranks: value heads with the key heads they belong to.
+
+    Convolution and state begin anew at each sequence of the pack: sequences of similar length are laid out as rows of a bucket, as in
+    `vime.training.attention`, so nothing crosses a boundary. The padding behind a row is never read by the positions before it.
+    """
+
+    def __init__(self, config: TransformerConfig, submodules: Any, layer_number: int | None = None, **kwargs: Any):
+        if config.context_parallel_size > 1:
+            raise NotImplementedError("gated delta net: no context parallelism")
+        available, megatron_gdn.HAVE_FLA = megatron_gdn.HAVE_FLA, True  # the flag guards kernels that only the forward pass replaced here calls
+        try:
+            super().__init__(config, submodules, layer_number=layer_number, **{key: value for key, value in kwargs.items() if key != "cp_comm_type"})
+        finally:
+            megatron_gdn.HAVE_FLA = available
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: Any = None, *, packed_seq_params: PackedSeqParams | None = None, **kwargs: Any) -> Any:
+        """hidden_states [T / sequence-parallel ranks, 1, H] → the same shape and None (no bias). Other arguments of attention layers are not used."""
+        if packed_seq_params is None or packed_seq_params.qkv_format != "thd":
+            raise NotImplementedError("PackedGatedDeltaNet takes packed sequences (qkv_format 'thd')")
+        projected, _ = self.in_proj(hidden_states)
+        flat = projected[:, 0]  # [T, (2·key + 2·value + 2·value heads) / tp]
+        widths = [size // self.tp_size for size in (2 * self.qk_dim + self.v_dim, self.v_dim, 2 * self.num_value_heads)]
+        qkv, gate, beta_alpha = flat.split(widths, dim=-1)
+        mixed = self._mix(torch.cat((qkv, beta_alpha), dim=-1), _plan(packed_seq_params))
+        normed = self._gated_norm(mixed, gate.unflatten(-1, (-1, self.value_head_dim)))
+        return self.out_proj(normed.flatten(1)[:, None])
+
+    def _mix(self, rows: torch.Tensor, plan: list[Bucket]) -> torch.Tensor:
+        """Convolution and delta rule of every sequence: [T, (2·key + value + 2·value heads) / tp] → [T, value heads / tp, V]."""
+        if len(plan) == 1:
+            return self._bucket(rows, plan[0], None)
+        parts = torch.cat([self._bucket(rows, bucket, bucket.tokens_N) for bucket in plan])
+        return move_rows(parts, None, torch.cat([bucket.tokens_N for bucket in plan]), rows.shape[0])
+
+    def _bucket(self, rows: torch.Tensor, bucket: Bucket, tokens_N: torch.Tensor | None) -> torch.Tensor:
+        size, keys, heads = bucket.count * bucket.longest, self.qk_dim // self.tp_size, self.num_value_heads // self.tp_size
+        laid_out = move_rows(rows, tokens_N, bucket.places_N, size).view(bucket.count, bucket.longest, -1)
+        qkv, beta, alpha = laid_out.split([laid_out.shape[-1] - 2 * heads, heads, heads], dim=-1)
+        qkv = silu(conv1d(pad(qkv.transpose(1, 2), (self.conv_kernel_dim - 1, 0)), self.conv1d.weight, self.conv1d.bias, groups=qkv.shape[-1]))
+        q, k, v = qkv.split([keys, keys, qkv.shape[1] - 2 * keys], dim=1)
+        q, k = (x.unflatten(1, (-1, self.key_head_dim)).transpose(2, 3).repeat_interleave(self.num_value_heads // self.num_key_heads, dim=1) for x in (q, k))
+        g = -self.A_log.float().exp() * softplus(alpha.float() + self.dt_bias.float())
+        v = v.unflatten(1, (heads, self.value_head_dim)).transpose(2, 3)
+        out = chunked_delta_rule(q, k, v, g.transpose(1, 2), beta.sigmoid().transpose(1, 2))
+        flat = out.transpose(1, 2).reshape(size, heads, self.value_head_dim).to(rows.dtype)
+        return move_rows(flat, bucket.places_N, None, size)
+
+    def _gated_norm(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """RMSNorm of each head, then silu(gate). Tensor-parallel ranks share the weight and see different heads, so its gradient is summed over them."""
+        weight = copy_to_tensor_model_parallel_region(self.out_norm.weight)
+        normed = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.config.layernorm_epsilon)
+        return (weight * normed.to(x.dtype) * silu(gate.float())).to(x.dtype)
+
+
+def _plan(packed_seq_params: PackedSeqParams) -> list[Bucket]:
+    """Made once a micro-batch: all layers share it, attention layers too."""
+    plan = getattr(packed_seq_params, "_vime_buckets", None)
+    if plan is None:
+        plan = buckets(packed_seq_params.cu_seqlens_q)
+        packed_seq_params._vime_buckets = plan  # type: ignore[attr-defined]
+    return plan
