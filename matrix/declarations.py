@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from matrix.cell_id import MODEL, PART
-from matrix.rule import JudgeRule, Strict
+from matrix.rule import Exactness, JudgeRule, Strict
 
 Name = Annotated[str, StringConstraints(pattern=rf"^{PART}$")]
 ModelName = Annotated[str, StringConstraints(pattern=rf"^{MODEL}$")]
@@ -78,6 +78,10 @@ class Hardware(Strict):
     versions: dict[str, str]  # package -> version; names the option catalogues under matrix/schema/options/
     limits: Limits
     config: Fragment = {}
+    visible_devices: str | None = None  # the environment variable by which a caller narrows the devices, and a run is given its own
+    device_names: list[Text] = []  # parts of what the driver calls the devices, any of them; empty: not looked at
+    device_memory_gib: Annotated[float, Field(gt=0)] | None = None  # of a CPU: what one slot's share of a run takes
+    contiguous: bool = False  # a run's devices must be neighbours
 
     @property
     def marker(self) -> str:
@@ -149,10 +153,26 @@ class Tier(Strict):
     summary: Text
     device_hours: Annotated[float, Field(gt=0)]
     max_minutes: Annotated[float, Field(gt=0)]
+    stale_after_days: Annotated[float, Field(gt=0)] | None = None  # a verdict older than this is stale; null: cells of this tier run on demand
 
 
 class Tiers(Strict):
     tiers: Annotated[list[Tier], Field(min_length=1)]
+
+
+class Framework(Strict):
+    """Another trainer that cells can run instead of vime, and how its output is read. Words of `command` and values of `environment` may hold placeholders:
+    {config}, {out}, {seed}, {cell}, {steps}, {devices}, {model}, and {<key>} for any value of the cell's resolved configuration, e.g. {train.lr}."""
+
+    name: Name
+    title: Text
+    version: Text  # of the framework; another version is another run
+    command: Annotated[list[Text], Field(min_length=1)]
+    environment: dict[str, str] = {}
+    curves: Text = "stdout.log"  # the file it writes its metrics to, relative to {out}
+    format: Name | None = None  # name of the reader; null: recognised by content
+    metrics: dict[str, str] = {}  # its name of a metric -> ours, beyond what the reader knows
+    exactness: Exactness = Exactness(weight_digests=False)  # those of the recipe's bands that its output can show; the others are not checked
 
 
 class Cell(Strict):
@@ -162,6 +182,7 @@ class Cell(Strict):
     recipe: Name
     tiers: Annotated[list[Name], Field(min_length=1)]
     disposition: Literal["required", "experimental"] = "required"
+    framework: Name | None = None  # another trainer than vime
     config: Fragment = {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from matrix.cell_id import CellId, key, parse
-from matrix.declarations import Cell, Cells, Hardware, Model, Modes, Quarantine, Quarantined, Recipe, Tiers
+from matrix.declarations import Cell, Cells, Framework, Hardware, Model, Modes, Quarantine, Quarantined, Recipe, Tiers
 from matrix.mode_rules import ModeRules
 from matrix.outcome import Disposition
 from matrix.problem import MatrixError, Problem, SelectionError, Where, nearest
@@ -48,6 +48,7 @@ class DeclaredCell:
     hardware: Declared[Hardware]
     recipe: Declared[Recipe]
     quarantined: Quarantined | None = None
+    framework: Declared[Framework] | None = None  # None: vime
 
     @property
     def key(self) -> str:
@@ -77,6 +78,7 @@ class Matrix:
     models: dict[str, Declared[Model]] = field(default_factory=dict)
     hardware: dict[str, Declared[Hardware]] = field(default_factory=dict)
     recipes: dict[str, Declared[Recipe]] = field(default_factory=dict)
+    frameworks: dict[str, Declared[Framework]] = field(default_factory=dict)
     cells: dict[str, DeclaredCell] = field(default_factory=dict)
     modes: ModeRules = field(default_factory=ModeRules)
     tiers: tuple[str, ...] = ()
@@ -130,6 +132,7 @@ def read_tree(root: Path, today: date | None = None) -> tuple[Matrix, list[Probl
     matrix.models = reader.folder("models", Model)
     matrix.hardware = reader.folder("hardware", Hardware)
     matrix.recipes = reader.folder("recipes", Recipe)
+    matrix.frameworks = reader.folder("frameworks", Framework)
     modes, tiers, science = reader.file("modes.yaml", Modes), reader.file("tiers.yaml", Tiers), reader.file("science.yaml", ScienceRules)
     if modes:
         matrix.modes = ModeRules(modes.value, modes.document)
@@ -202,11 +205,16 @@ class _Reader:
             self.left_out.add(canonical)
         else:
             self.matrix.cells[canonical] = DeclaredCell(
-                cell_id, declared, self.matrix.models[cell_id.model], self.matrix.hardware[cell_id.hardware], self.matrix.recipes[declared.value.recipe]
+                cell_id,
+                declared,
+                self.matrix.models[cell_id.model],
+                self.matrix.hardware[cell_id.hardware],
+                self.matrix.recipes[declared.value.recipe],
+                framework=self.matrix.frameworks.get(declared.value.framework or ""),
             )
 
     def _names_untyped(self, cell: Cell, cell_id: CellId) -> bool:
-        named = (("models", cell_id.model), ("hardware", cell_id.hardware), ("recipes", cell.recipe))
+        named = (("models", cell_id.model), ("hardware", cell_id.hardware), ("recipes", cell.recipe), ("frameworks", cell.framework or ""))
         return any(name in self.untyped.get(folder, ()) for folder, name in named) or not self.matrix.modes.slots
 
     def _unknown(self, cell: Cell, cell_id: CellId) -> Iterator[tuple[str, str]]:
@@ -214,6 +222,7 @@ class _Reader:
             ("id", "models", cell_id.model, self.matrix.models),
             ("id", "hardware", cell_id.hardware, self.matrix.hardware),
             ("recipe", "recipes", cell.recipe, self.matrix.recipes),
+            *([("framework", "frameworks", cell.framework, self.matrix.frameworks)] if cell.framework else []),
         ):
             if name not in known and name not in self.untyped.get(folder, ()):
                 yield at, f"{folder}/{name}.yaml is not declared{nearest(name, known)}"
@@ -240,4 +249,4 @@ class _Reader:
                 message = f"the quarantine of '{entry.cell}' expired on {entry.expires} ({who}): mend the cell, or renew it with a reason"
                 self.problems.append(Problem(declared.where(*at, "expires"), message))
             seen.add(entry.cell)
-            self.matrix.cells[entry.cell] = DeclaredCell(cell.id, cell.declared, cell.model, cell.hardware, cell.recipe, entry)
+            self.matrix.cells[entry.cell] = replace(cell, quarantined=entry)
