@@ -14,6 +14,7 @@ Name = Annotated[str, StringConstraints(pattern=rf"^{PART}$")]
 ModelName = Annotated[str, StringConstraints(pattern=rf"^{MODEL}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Revision = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|unpinned)$")]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Fragment = dict[str, Any]  # a piece of vime's configuration; validated by vime's own JSON Schema after composition
@@ -53,8 +54,9 @@ class Model(Strict):
     name: ModelName
     family: Name
     hf_id: Text
-    hf_revision: str | None = None
-    modelscope_id: str | None = None
+    hf_revision: Revision = "unpinned"  # a commit of the hub's repository; `unpinned` says that nobody has recorded which one, and plans show it
+    modelscope_id: Text | None = None
+    parameters: Count | None = None  # as published with the weights; `check` holds the architecture's count to it
     architecture: dict[str, Any]  # the model's own config.json, as published
     twin: Twin | None = None
 
