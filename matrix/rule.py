@@ -41,6 +41,14 @@ class SdFloor(Strict):
     whole: Positive
 
 
+class Trajectory(Strict):
+    """An exact-trajectory cell: the candidate must reproduce one named run step by step, within rounding."""
+
+    seed: int | None = None  # of the run to reproduce; null: the baseline's only run
+    pointwise: Positive  # largest |candidate - reference| at a step, in units of the metric
+    mean: Positive  # |mean over the steps of candidate - reference|: a small drift in one direction that no single step shows
+
+
 class Exactness(Strict):
     """Bands that need no statistics. A band that is null is not checked; a band that is set and whose metric is missing is never a pass."""
 
@@ -49,6 +57,32 @@ class Exactness(Strict):
     kl_ref_step0_max: Positive | None = None
     nll_minus_entropy_z_max: Positive | None = None  # |mean over steps of z| · √steps stays below this many standard errors
     weight_digests: bool = True  # every weight_sync event carries a matching digest
+    trajectory: Trajectory | None = None
+
+
+class Secondary(Strict):
+    """A further run-level statistic, compared as the primary ones are. It decides only where it `gates`; otherwise it is shown.
+
+    `steps_to`: steps until a moving mean (of the first window's length) of the metric is at or beyond `threshold` for the first time; a run that never
+    gets there counts with the planned steps. `quantile`: of all steps.
+    """
+
+    name: str
+    metric: str | None = None  # null: the judged metric
+    statistic: Literal["first", "last", "whole", "steps_to", "quantile"] = "last"
+    threshold: float | None = None
+    quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
+    better: Literal["higher", "lower"]
+    delta: Positive
+    sd_floor: Positive | None = None
+    gates: bool = False
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for needed, statistic in (("threshold", "steps_to"), ("quantile", "quantile")):
+            if (self.statistic == statistic) != (getattr(self, needed) is not None):
+                raise ValueError(f"secondary '{self.name}': {needed} belongs to statistic {statistic}, and to no other")
+        return self
 
 
 class JudgeRule(Strict):
@@ -59,6 +93,8 @@ class JudgeRule(Strict):
     better: Literal["higher", "lower"] = "higher"  # which way the metric improves; names of metrics are not trusted for it
     sided: Literal["one", "two"]
     spread: Literal["welch", "larger"] = "welch"  # of two or more candidates: Welch's, or the larger of both sides' with the baseline's degrees of freedom
+    pooled: bool = False  # the baseline's spread is pooled with that of the other baselines of this recipe (cells of one family)
+    paired: bool = False  # candidates and baseline runs of one seed saw the same prompts: differences within pairs are compared
     planned_steps: Annotated[int, Field(ge=1)]
     early_stop: bool = False
     windows: Windows
@@ -68,6 +104,7 @@ class JudgeRule(Strict):
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05  # overall, over all looks
     max_seeds: Annotated[int, Field(ge=1, le=3)] = 3  # looks
     exactness: Exactness = Exactness()
+    secondary: list[Secondary] = []
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -79,4 +116,9 @@ class JudgeRule(Strict):
                 )
             if self.delta is None or not self.delta_reason:
                 raise ValueError("a convergence recipe needs delta and delta_reason")
+        if self.paired and self.pooled:
+            raise ValueError("paired and pooled exclude each other: pairs have a spread of their own")
+        names = [item.name for item in self.secondary]
+        if taken := sorted({name for name in names if names.count(name) > 1 or name in Margins.model_fields}):
+            raise ValueError(f"secondary statistics need names of their own: {', '.join(taken)}")
         return self

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from reports.facts import MetricFacts, SyncFacts
 
 
 class NoteKind(StrEnum):
@@ -25,6 +28,12 @@ class NoteKind(StrEnum):
     TEXT_VALUE = "text value"  # a metric that is neither a number nor a spelling of one
     NON_FINITE = "non-finite"  # NaN or infinity, kept as such
     MISSING = "missing"  # null, or a file that should be there
+    CONFLICT = "conflict"  # sources that contradict each other: two files, two clocks, two runs
+    AMBIGUOUS = "ambiguous"  # several source metrics could be the one of ours; none was taken
+    ASSUMED = "assumed"  # something the file does not say, such as steps numbered by position
+    AGGREGATE = "aggregate"  # values that are means over several runs or steps
+    VACUOUS = "vacuous"  # a reference whose values are all zero
+    ENCODING = "encoding"  # bytes that are no text in the file's encoding
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,10 @@ class Run:
     events: tuple[dict[str, Any], ...] = ()
     runner: dict[str, Any] = field(default_factory=dict)
     content_hash: str = ""  # of the run this one was slimmed from; computed from the curves where empty
+    url: str = ""  # where it was read, as the caller wrote it; empty for a run made in memory
+    part: str = ""  # name of this run within a file that holds several
+    aliases: dict[str, str] = field(default_factory=dict)  # name in the source -> our name, for every metric that was renamed
+    ambiguous: dict[str, tuple[str, ...]] = field(default_factory=dict)  # our name -> source metrics that could be it
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -104,7 +117,7 @@ class Run:
     @property
     def name(self) -> str:
         """Short name for people: the seed where one is known, with the folder's or file's name."""
-        stem = self.path.name.removesuffix(".jsonl")
+        stem = self.path.name.removesuffix(".jsonl") + (f"#{self.part}" if self.part else "")
         return stem if self.seed is None or f"seed-{self.seed}" in stem or f"seed{self.seed}" in stem else f"{stem} (seed {self.seed})"
 
     @cached_property
@@ -119,6 +132,25 @@ class Run:
             digest.update(np.ascontiguousarray(self.curves[name].steps, dtype="<i8").tobytes())
             digest.update(np.ascontiguousarray(self.curves[name].values, dtype="<f8").tobytes())
         return digest.hexdigest()
+
+    @property
+    def recorded(self) -> list[str]:
+        """Names of all metrics, in order."""
+        return sorted(self.curves)
+
+    @cached_property
+    def facts(self) -> dict[str, MetricFacts]:
+        """Few numbers of each metric that a check looks at beside the judged one."""
+        from reports.facts import of_curves
+        from reports.metrics import KEPT_IN_BASELINES
+
+        return of_curves(self.curves, KEPT_IN_BASELINES)
+
+    @cached_property
+    def syncs(self) -> SyncFacts:
+        from reports.facts import of_syncs
+
+        return of_syncs(self.events)
 
     def notes_of(self, *kinds: NoteKind) -> list[Note]:
         return [note for note in self.notes if note.kind in kinds]

@@ -6,19 +6,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from matrix.outcome import Outcome
 from matrix.rule import JudgeRule
 from reports.errors import ReportError
+from reports.facts import MetricFacts, Part, SyncFacts
 
-SCHEMA_VERSION = 1
-
-
-class Part(BaseModel):
-    """Base of the parts: unknown fields are errors, NaN and infinity are written as text ("NaN", "Infinity") because JSON has no others."""
-
-    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
+SCHEMA_VERSION = 2
+READABLE = (1, 2)  # a verdict of schema 1 can be read and drawn; it does not hold what judging again needs
 
 
 class Declared(Part):
@@ -64,6 +60,31 @@ class RunRef(Part):
     curve: Points  # the judged metric, as read
     notes: list[Found] = []
     provenance: dict[str, Any] = {}
+    labels: dict[str, Any] = {}
+    grid: list[tuple[int, int, int]] = []  # all steps with a record, as (first, last, stride)
+    recorded: list[str] = []  # names of all metrics
+    curves: dict[str, Points] = {}  # further metrics that a check or a statistic reads step by step
+    facts: dict[str, MetricFacts] = {}  # further metrics of which a check needs a few numbers
+    syncs: SyncFacts = SyncFacts()
+    events: list[dict[str, Any]] = []  # errors, and why it stopped early
+    infra_class: str | None = None
+
+
+class PoolGroup(Part):
+    """Another baseline of the recipe's family: the variance between its runs, by statistic (of the logarithm for the residual)."""
+
+    name: str
+    path: str
+    runs: int
+    shas: list[str]
+    variance: dict[str, float]
+
+
+class Ending(Part):
+    """What the runner saw of a run that did not finish: the verdict is never better than this."""
+
+    outcome: Outcome
+    reason: str
 
 
 class Check(Part):
@@ -77,6 +98,7 @@ class Check(Part):
     text: str
     value: float | None = None
     limit: float | None = None
+    p: float | None = None  # how often a healthy run would do this badly; None where no chance is involved
 
 
 class Comparison(Part):
@@ -107,6 +129,9 @@ class Comparison(Part):
     df: float | None
     state: Literal["inside", "outside", "between", "undefined", "descriptive"]
     far_better: bool = False
+    gates: bool = True  # a secondary statistic that does not gate is shown and decides nothing
+    metric: str = ""  # where it is not the judged one
+    p_outside: float | None = None  # p-value of "the true difference lies within the margin": small far outside it
     text: str
 
 
@@ -126,6 +151,7 @@ class Suspect(Part):
 
     name: str
     evidence: str
+    strength: float | None = None  # how far off, in baseline spreads or as a ratio, where that can be said
 
 
 class Verdict(Part):
@@ -146,10 +172,13 @@ class Verdict(Part):
     looks: int = 1
     last_look: bool = True
     level: float | None = None  # one-sided error of each interval, so that all looks together err with rule.alpha
+    alarm_p: float | None = None  # how often a cell as good as δ allows would look this bad; None where nothing was compared (reports/night.py)
     common_steps: int = 0
     candidates: list[RunRef]
     baseline: list[RunRef] = []
     baseline_path: str = ""
+    pool: list[PoolGroup] = []
+    endings: list[Ending] = []
     checks: list[Check] = []
     comparisons: list[Comparison] = []
     resources: list[Resource] = []
@@ -177,7 +206,9 @@ def read_verdict(path: Path) -> Verdict:
         verdict = Verdict.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ReportError(f"{path}: not a verdict of schema {SCHEMA_VERSION}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
-    if verdict.schema_version != SCHEMA_VERSION:
-        raise ReportError(f"{path}: verdict of schema {verdict.schema_version}, this version reads {SCHEMA_VERSION}")
+        raise ReportError(
+            f"{path}: not a verdict of schema {READABLE[0]} to {READABLE[-1]}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        ) from None
+    if verdict.schema_version not in READABLE:
+        raise ReportError(f"{path}: verdict of schema {verdict.schema_version}, this version reads {READABLE[0]} to {READABLE[-1]}")
     return verdict

@@ -11,7 +11,7 @@ import numpy as np
 from matrix.rule import JudgeRule
 from reports.model import Curve, Run
 from reports.stats.summary import Grid, grid
-from reports.verdict import Declared
+from reports.verdict import Declared, Ending, PoolGroup
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Case:
     baseline: Sequence[Run]
     rule: JudgeRule
     declared: Declared = field(default_factory=Declared)
+    pool: Sequence[PoolGroup] = ()
+    endings: Sequence[Ending] = ()
 
     @property
     def sign(self) -> float:
@@ -35,23 +37,50 @@ class Case:
     @cached_property
     def common(self) -> np.ndarray:
         """int64[S]: steps at which every run has the judged metric. Curves on other steps are never interpolated."""
-        runs = [*self.candidates, *self.baseline]
-        steps = self.curve(runs[0]).steps if runs else EMPTY.steps
-        for run in runs[1:]:
-            steps = np.intersect1d(steps, self.curve(run).steps, assume_unique=True)
-        return steps
+        return common_steps([self.curve(run) for run in (*self.candidates, *self.baseline)])
 
     @cached_property
     def grid(self) -> Grid:
+        return self.windows(self.common)
+
+    def windows(self, steps: np.ndarray) -> Grid:
+        """The rule's windows on `steps`; a run that stopped early, where the rule allows it, ends with its last step."""
         rule = self.rule
-        start = int(self.common[0]) if len(self.common) else 0
-        if rule.early_stop and len(self.common) and self.common[-1] - start + 1 < rule.planned_steps:
-            rule = rule.model_copy(update={"planned_steps": int(self.common[-1]) - start + 1})
-        return grid(self.common, rule, start if start <= 1 else 0)
+        start = int(steps[0]) if len(steps) else 0
+        if rule.early_stop and len(steps) and steps[-1] - start + 1 < rule.planned_steps:
+            rule = rule.model_copy(update={"planned_steps": int(steps[-1]) - start + 1})
+        return grid(steps, rule, start if start <= 1 else 0)
 
     def values(self, runs: Sequence[Run]) -> np.ndarray:
         """float64[runs, S] on the common steps."""
         return np.array([self.curve(run).at(self.common) for run in runs]).reshape(len(runs), len(self.common))
+
+    @cached_property
+    def candidate_values(self) -> np.ndarray:
+        return self.values(self.candidates)
+
+    @cached_property
+    def baseline_values(self) -> np.ndarray:
+        return self.values(self.baseline)
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """(candidate, baseline run) of one seed or one label `pair`, by index; each baseline run at most once."""
+        theirs = {pair_key(run): index for index, run in reversed(list(enumerate(self.baseline))) if pair_key(run) is not None}
+        return [(index, theirs.pop(key)) for index, run in enumerate(self.candidates) if (key := pair_key(run)) in theirs]
+
+
+def pair_key(run: Run) -> object:
+    return run.labels.get("pair", run.seed)
+
+
+def common_steps(curves: Sequence[Curve]) -> np.ndarray:
+    """int64[S]: the steps all curves have."""
+    steps = curves[0].steps if curves else EMPTY.steps
+    for curve in curves[1:]:
+        if not np.array_equal(steps, curve.steps):
+            steps = np.intersect1d(steps, curve.steps, assume_unique=True)
+    return steps
 
 
 EMPTY = Curve(np.empty(0, dtype=np.int64), np.empty(0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,10 @@ def _of_run(run: Run, case: Case) -> Iterator[Check]:
         yield _sampler(run, bands.nll_minus_entropy_z_max)
     if bands.weight_digests:
         yield digests(run)
+    if bands.trajectory is not None:
+        from reports.checks import trajectory
+
+        yield from trajectory.check(run, case)
 
 
 def _at_first_step(run: Run, metric: str, band: float, name: str, words: str) -> Check:
@@ -68,24 +71,13 @@ def sampler_score(z: np.ndarray) -> float:
 
 def digests(run: Run) -> Check:
     """Every weight_sync event of a run says that what the engines received is what was sent."""
-    syncs = [event for event in run.events if event.get("event") == "weight_sync"]
-    if not syncs:
+    syncs = run.syncs
+    if not syncs.total:
         return _missing(run, "weight digests", "no weight_sync event is recorded", None)
-    bad = [event for event in syncs if not digest_holds(event)]
-    if bad:
-        which = bad[0].get("version", "?")
-        return _result(run, "weight digests", False, f"{len(bad)} of {len(syncs)} weight syncs without a matching digest, first at version {which}", None, None)
-    return _result(run, "weight digests", True, f"digests match in all {len(syncs)} weight syncs", float(len(syncs)), None)
-
-
-def digest_holds(event: dict[str, Any]) -> bool:
-    """Good if the event carries the digest that trainers and engines agreed on over at least one tensor; a proof of what is held names its method.
-
-    vime writes the event only after both sides' digests were compared, and stops the run on a mismatch.
-    """
-    held = event.get("held")
-    received = event.get("received") == "digest" and bool(event.get("digest")) and event.get("tensors", 0) > 0
-    return received and (held is None or (isinstance(held, dict) and bool(held.get("method"))))
+    if syncs.bad:
+        text = f"{syncs.bad} of {syncs.total} weight syncs without a matching digest, first at version {syncs.first_bad_version}"
+        return _result(run, "weight digests", False, text, None, None)
+    return _result(run, "weight digests", True, f"digests match in all {syncs.total} weight syncs", float(syncs.total), None)
 
 
 def _band(run: Run, name: str, value: float, band: float, text: str) -> Check:

@@ -8,11 +8,13 @@ import numpy as np
 
 from matrix.outcome import Outcome
 from reports.checks.context import Case, span
+from reports.facts import of_curves
 from reports.metrics import MUST_BE_FINITE, REWARD
 from reports.model import NoteKind, Run
 from reports.verdict import Check
 
 FIRST_CANDIDATE_SEED = 100
+LEAST_SHARE = 0.5  # of the sparsest curve's steps that all runs must have
 
 
 def check(case: Case) -> list[Check]:
@@ -21,7 +23,22 @@ def check(case: Case) -> list[Check]:
 
     found = [item for run in case.candidates for item in _of_run(run, case, Outcome.FAIL, Outcome.INCOMPLETE)]
     found += [item for run in case.baseline for item in _of_run(run, case, Outcome.INVALID, Outcome.INVALID, "baseline ")]
-    return found + list(labels.check(case)) + copies.check(case)
+    found += [*labels.check(case), *copies.check(case)]
+    return found if any(item.state != "good" for item in found) else found + list(_common(case))
+
+
+def _common(case: Case) -> Iterator[Check]:
+    """Curves on different steps are compared on those they share. Too few of them decide nothing."""
+    curves = [case.curve(run) for run in (*case.candidates, *case.baseline)]
+    fewest = min((len(curve.steps) for curve in curves if len(curve.steps)), default=0)
+    if case.rule.evidence != "convergence" or not case.baseline or not fewest:
+        return
+    shared = len(case.common)
+    if len({len(curve.steps) for curve in curves}) == 1 and shared == fewest:
+        return
+    good = shared >= LEAST_SHARE * fewest and bool(case.grid.first.any() and case.grid.last.any())
+    words = "" if good else ": too few to compare"
+    yield _check("common steps", "", good, Outcome.INCONCLUSIVE, f"the runs share {shared} steps of {case.rule.metric} ({fewest} in the sparsest){words}")
 
 
 def _of_run(run: Run, case: Case, broken: Outcome, short: Outcome, side: str = "") -> Iterator[Check]:
@@ -33,6 +50,8 @@ def _of_run(run: Run, case: Case, broken: Outcome, short: Outcome, side: str = "
     yield _check("readable", who, True, Outcome.INVALID, f"{who}: {len(run.steps)} steps read")
     yield _has_metric(run, case, who)
     yield _finite(run, case, who, broken)
+    if side:
+        yield from _moves(run, case, who)
     yield _complete(run, case, who, short)
 
 
@@ -43,7 +62,7 @@ def _has_metric(run: Run, case: Case, who: str) -> Check:
         return _check("metric", who, False, Outcome.INVALID, f"{who}: {text_values[0].text}")
     have = case.curve(run).steps
     if not len(have):
-        near = ", ".join(sorted(run.curves)[:8])
+        near = ", ".join(run.recorded[:8])
         return _check("metric", who, False, Outcome.INVALID, f"{who}: {metric} is not recorded (recorded: {near})", "missing")
     missing = np.setdiff1d(np.intersect1d(run.steps, _expected_metric_steps(run, case)), have)
     if len(missing):
@@ -58,26 +77,43 @@ def _expected_metric_steps(run: Run, case: Case) -> np.ndarray:
 
 
 def _finite(run: Run, case: Case, who: str, broken: Outcome) -> Check:
+    own = of_curves({case.rule.metric: case.curve(run)}, [case.rule.metric])
     for metric in dict.fromkeys((case.rule.metric, *MUST_BE_FINITE)):
-        curve = run.curves.get(metric)
-        bad = curve.first_bad_step if curve is not None else None
-        if curve is not None and bad is not None:
-            value = float(curve.at(np.array([bad]))[0])
-            count = int((~np.isfinite(curve.values)).sum())
-            return _check(
-                "finite", who, False, broken, f"{who}: {metric} is {value} at step {bad}" + (f", the first of {count} such steps" if count > 1 else "")
-            )
+        found = (own | run.facts if metric != case.rule.metric else own).get(metric)
+        if found is not None and found.bad_step is not None:
+            more = f", the first of {found.bad_count} such steps" if found.bad_count > 1 else ""
+            return _check("finite", who, False, broken, f"{who}: {metric} is {found.bad_value} at step {found.bad_step}{more}")
     return _check("finite", who, True, broken, f"{who}: finite")
+
+
+def _moves(run: Run, case: Case, who: str) -> Iterator[Check]:
+    """A golden of zeros, or of any one number, measures nothing. (A candidate that never moves is held to learning.)"""
+    values = case.curve(run).values
+    if len(values) > 1 and bool((values == values[0]).all()):
+        yield _check("moves", who, False, Outcome.INVALID, f"{who}: {case.rule.metric} is {values[0]:g} at all {len(values)} steps: no measurement")
+
+
+def expected_steps(done: np.ndarray, start: int, planned: int) -> np.ndarray:
+    """int64[]: the steps of a whole run that records at the stride most common in `done` (every step, or an evaluation's or a log's interval)."""
+    every = np.arange(start, start + planned)
+    if len(done) < 2:
+        return every
+    strides, counts = np.unique(np.diff(done), return_counts=True)
+    stride = int(strides[np.argmax(counts)])
+    if stride == 1:
+        return every
+    phases, often = np.unique(done % stride, return_counts=True)
+    return every[every % stride == phases[np.argmax(often)]]
 
 
 def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
     planned, done = case.rule.planned_steps, run.steps
     start = int(done[0]) if done[0] <= 1 else 0
-    stride = int(np.diff(done).min()) if len(done) > 1 else 1
-    expected = np.arange(start, start + planned, stride)
-    missing = np.setdiff1d(expected, done)
+    expected = expected_steps(done, start, planned)
+    missing = np.setdiff1d(expected, done, assume_unique=True)
     if not len(missing) and done[-1] < start + planned:
-        return _check("complete", who, True, short, f"{who}: {planned}/{planned} steps", value=float(planned), limit=float(planned))
+        sparse = "" if len(expected) == planned else f", recorded at {len(done)}"
+        return _check("complete", who, True, short, f"{who}: {planned}/{planned} steps{sparse}", value=float(planned), limit=float(planned))
     if done[-1] >= start + planned:
         return _check(
             "complete",

@@ -15,7 +15,33 @@ from reports.verdict import Check
 def check(case: Case) -> Iterator[Check]:
     yield from _science(case)
     yield from _reward(case)
-    yield from _seeds(case)
+    if case.rule.paired:
+        yield from _pairs(case)
+    elif case.rule.exactness.trajectory is not None:
+        yield from _same_seed(case)
+    else:
+        yield from _seeds(case)
+
+
+def _pairs(case: Case) -> Iterator[Check]:
+    """A paired rule needs for each candidate the baseline run of its seed."""
+    paired = {index for index, _ in case.pairs}
+    for index, run in enumerate(case.candidates):
+        text = f"{run.name}: seed {run.seed}" + (
+            "" if index in paired else "; the rule is paired, and no baseline run of this seed (or of its label `pair`) is left"
+        )
+        yield _check("pair", run.name, index in paired or not case.baseline, Outcome.INVALID, text, missing=run.seed is None)
+
+
+def _same_seed(case: Case) -> Iterator[Check]:
+    """Who reproduces a trajectory must have run its seed."""
+    band = case.rule.exactness.trajectory
+    for run in case.candidates:
+        if band is not None and band.seed is not None and run.seed is not None:
+            good = run.seed == band.seed
+            yield _check(
+                "seed", run.name, good, Outcome.INVALID, f"{run.name}: seed {run.seed}" + ("" if good else f"; the trajectory of seed {band.seed} is wanted")
+            )
 
 
 def _science(case: Case) -> Iterator[Check]:

@@ -7,7 +7,7 @@ import numpy as np
 from matrix.outcome import Outcome
 from matrix.rule import JudgeRule
 from reports.checks.context import Case
-from reports.stats.intervals import run_sd, t_quantile
+from reports.stats.intervals import run_sd, t_quantile, t_tail
 from reports.stats.summary import Grid, best_window_end, drop_from_best, gain, residual_sd
 from reports.verdict import Check
 
@@ -19,21 +19,22 @@ LEAST_RUNS_FOR_DROP = 3
 
 def check(case: Case) -> list[Check]:
     """Two checks a candidate: gain (last window over first) and collapse (last values against the run's own best window)."""
-    candidates, baseline = case.values(case.candidates) * case.sign, case.values(case.baseline) * case.sign
+    candidates, baseline = case.candidate_values * case.sign, case.baseline_values * case.sign
     width = int(case.grid.first.sum())  # values, not steps: an evaluation is recorded sparsely
     if not width:
         return []
     gains, gain_limit = gain(candidates, case.grid), least_gain(candidates, baseline, case.rule, case.grid)
     drops, drop_limit = drop_from_best(candidates, width), largest_drop(candidates, baseline, case.rule, width)
+    chance_gain, chance_drop = chance(-gains, -gain(baseline, case.grid)), chance(drops, drop_from_best(baseline, width))
     found: list[Check] = []
     for index, run in enumerate(case.candidates):
         grown, limit = float(gains[index]), float(gain_limit[index])
         text = f"{run.name}: the last window lies {grown:+.4g} from the first; learning is more than {limit:.4g}"
-        found.append(_check("learning", run.name, grown > limit, text, grown, limit))
+        found.append(_check("learning", run.name, grown > limit, text, grown, limit, chance_gain[index]))
         fallen, allowed = float(drops[index]), float(drop_limit[index])
         best = int(case.common[best_window_end(candidates[index], width)])
         text = f"{run.name}: ends {fallen:.4g} below its own best window (ending at step {best}); up to {allowed:.4g} is usual"
-        found.append(_check("collapse", run.name, fallen <= allowed, text, fallen, allowed))
+        found.append(_check("collapse", run.name, fallen <= allowed, text, fallen, allowed, chance_drop[index]))
     return found
 
 
@@ -65,5 +66,14 @@ def largest_drop(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, 
     return np.maximum(limit, rule.delta.last if rule.delta else 0.0)
 
 
-def _check(name: str, run: str, good: bool, text: str, value: float, limit: float) -> Check:
-    return Check(stage="learning", name=name, run=run, state="good" if good else "bad", outcome=Outcome.FAIL, text=text, value=value, limit=limit)
+def chance(candidates: np.ndarray, baseline: np.ndarray) -> list[float | None]:
+    """How often one more run of the baseline's kind lies this high or higher. candidates: float64[n], baseline: float64[B]; None below three runs."""
+    runs = len(baseline)
+    spread = float(run_sd(baseline)) if runs >= LEAST_RUNS_FOR_DROP else 0.0
+    if not spread > 0:
+        return [None] * len(candidates)
+    return [float(p) for p in t_tail((candidates - baseline.mean()) / (spread * np.sqrt(1 + 1 / runs)), np.full(len(candidates), runs - 1.0))]
+
+
+def _check(name: str, run: str, good: bool, text: str, value: float, limit: float, p: float | None) -> Check:
+    return Check(stage="learning", name=name, run=run, state="good" if good else "bad", outcome=Outcome.FAIL, text=text, value=value, limit=limit, p=p)

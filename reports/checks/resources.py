@@ -32,7 +32,6 @@ def compare(case: Case) -> list[Resource]:
 
 
 def _median(runs: Sequence[Run], metric: str) -> float | None:
-    values = [run.curves[metric].values for run in runs if metric in run.curves]
-    joined = np.concatenate(values) if values else np.empty(0)
-    joined = joined[np.isfinite(joined)]
-    return float(np.median(joined)) if len(joined) else None
+    """Median over the runs of each run's median step."""
+    values = [found.median for run in runs if (found := run.facts.get(metric)) is not None and found.median is not None]
+    return float(np.median(values)) if values else None

@@ -1,4 +1,8 @@
-"""Where the fault probably sits: a ranked list, each with the line of evidence. A hint for a person; it changes no outcome."""
+"""Where the fault probably sits: a ranked list, each with the line of evidence. A hint for a person; it changes no outcome.
+
+Direct evidence stands first, in the order in which it explains what follows it: an error, numbers that are not finite, a digest that does not match, a log-prob
+gap at the first step, a gap that jumps at a sync, the sampler statistic. Then the shape of the curve, then the other metrics, the most shifted first.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from reports.checks import shifts
 from reports.checks.context import Case
-from reports.checks.exactness import sampler_score
-from reports.metrics import GAP_MAX, GAP_MEAN, LEARNING_RATE, REWARD_ERRORS, SAMPLER_Z, title
+from reports.metrics import GAP_MAX, GAP_MEAN, LEARNING_RATE, REWARD_ERRORS, SAMPLER_Z
 from reports.model import Run
 from reports.verdict import Check, Comparison, Resource, Suspect
 
 JUMP = 10.0  # a gap this many times the one before (or the baseline's) is a jump
 GAP_NOISE = 1e-6  # gaps below this are rounding in any dtype
-SHIFT_SD = 4.0  # a metric this many baseline standard deviations away is named as evidence
+FAR_SD = 4.0  # standard errors of the sampler statistic
 
 Finding = tuple[list[Check], list[Comparison], list[Resource]]
 
@@ -22,7 +26,7 @@ Finding = tuple[list[Check], list[Comparison], list[Resource]]
 def rank(case: Case, checks: list[Check], comparisons: list[Comparison], resources: list[Resource]) -> list[Suspect]:
     """Suspects, most telling first, each named once."""
     rules: tuple[Callable[[Case, Finding], Iterator[Suspect]], ...] = (
-        _errors, _numerics, _digests, _step0_gap, _gap_jump, _sampler, _rewards, _collapse, _learning_rate, _first_window, _trainer, _shifted, _speed,
+        _errors, _numerics, _digests, _step0_gap, _gap_jump, _sampler, _rewards, _trajectory, _collapse, _learning_rate, _first_window, _trainer, _shifted, _speed,
     )  # fmt: skip
     found: dict[str, Suspect] = {}
     for rule in rules:
@@ -39,9 +43,8 @@ def _errors(case: Case, finding: Finding) -> Iterator[Suspect]:
     for run in case.candidates:
         errors = [event for event in run.events if event.get("event") == "error"]
         if errors:
-            yield Suspect(
-                name=str(errors[-1].get("stage", "unknown stage")), evidence=f"{run.name} ended with an error: {str(errors[-1].get('text', ''))[:300]}"
-            )
+            evidence = f"{run.name} ended with an error: {str(errors[-1].get('text', ''))[:300]}"
+            yield Suspect(name=str(errors[-1].get("stage", "unknown stage")), evidence=evidence)
 
 
 def _numerics(case: Case, finding: Finding) -> Iterator[Suspect]:
@@ -60,11 +63,15 @@ def _step0_gap(case: Case, finding: Finding) -> Iterator[Suspect]:
     if bad:
         yield Suspect(name="inference or weight conversion", evidence=f"{bad[0].text}: before any update the engine does not compute what the trainer computes")
     elif ours is not None and theirs is not None and ours > max(JUMP * theirs, GAP_NOISE):
-        yield Suspect(name="inference or weight conversion", evidence=f"log-prob gap at the first step is {ours:.3g}, the baseline's {theirs:.3g}")
+        yield Suspect(
+            name="inference or weight conversion",
+            evidence=f"log-prob gap at the first step is {ours:.3g}, the baseline's {theirs:.3g}",
+            strength=ours / max(theirs, GAP_NOISE),
+        )
 
 
 def _gap_jump(case: Case, finding: Finding) -> Iterator[Suspect]:
-    usual = max((float(np.abs(run.curves[GAP_MEAN].values).max()) for run in case.baseline if GAP_MEAN in run.curves), default=None)
+    usual = max((run.facts[GAP_MEAN].largest for run in case.baseline if GAP_MEAN in run.facts), default=None)
     for run in case.candidates:
         curve = run.curves.get(GAP_MEAN)
         if curve is None or len(curve.values) < 2:
@@ -74,113 +81,103 @@ def _gap_jump(case: Case, finding: Finding) -> Iterator[Suspect]:
         over = np.flatnonzero(later > limit)
         if len(over):
             step, value = int(curve.steps[1 + over[0]]), float(later[over[0]])
+            after = f", of {run.syncs.total} recorded weight syncs" if run.syncs.total else ""
             yield Suspect(
                 name="weight sync",
-                evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}, largest {later.max():.3g}: "
-                "engine and trainer part after an update",
+                evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}, largest {np.nanmax(later):.3g}: "
+                f"engine and trainer part after an update{after}",
+                strength=value / max(first, GAP_NOISE),
             )
 
 
 def _sampler(case: Case, finding: Finding) -> Iterator[Suspect]:
     for check in _bad(finding[0], "sampler"):
-        yield Suspect(name="sampling", evidence=check.text)
-    usual = max((sampler_score(run.curves[SAMPLER_Z].values) for run in case.baseline if SAMPLER_Z in run.curves), default=None)
+        yield Suspect(name="sampling", evidence=check.text, strength=check.value)
+    usual = max((found.score for run in case.baseline if (found := run.facts.get(SAMPLER_Z)) and found.score is not None), default=None)
     for run in case.candidates:
-        if SAMPLER_Z in run.curves and usual is not None:
-            score = sampler_score(run.curves[SAMPLER_Z].values)
-            if score > max(2 * usual, SHIFT_SD):
-                yield Suspect(
-                    name="sampling",
-                    evidence=f"{run.name}: sampled tokens are {score:.1f} standard errors from the assumed distribution, the baseline at most {usual:.1f}",
-                )
+        score = run.facts[SAMPLER_Z].score if SAMPLER_Z in run.facts else None
+        if score is not None and usual is not None and score > max(2 * usual, FAR_SD):
+            evidence = f"{run.name}: sampled tokens are {score:.1f} standard errors from the assumed distribution, the baseline at most {usual:.1f}"
+            yield Suspect(name="sampling", evidence=evidence, strength=score)
 
 
 def _rewards(case: Case, finding: Finding) -> Iterator[Suspect]:
-    ours, theirs = _mean(case.candidates, REWARD_ERRORS), _mean(case.baseline, REWARD_ERRORS)
+    ours, theirs = shifts.mean(case.candidates, REWARD_ERRORS), shifts.mean(case.baseline, REWARD_ERRORS)
     if ours and ours > 2 * (theirs or 0.0):
         yield Suspect(name="reward", evidence=f"{ours:.3g} answers a step could not be scored, {theirs or 0:.3g} in the baseline")
 
 
+def _trajectory(case: Case, finding: Finding) -> Iterator[Suspect]:
+    for check in _bad(finding[0], "trajectory, pointwise", "trajectory, mean"):
+        yield Suspect(name="numerics: the run does not reproduce its reference", evidence=check.text, strength=check.value)
+
+
 def _collapse(case: Case, finding: Finding) -> Iterator[Suspect]:
     """A fall from the start is another fault than a late one: nothing was ever learned."""
-    unlearned = {check.run for check in _bad(finding[0], "learning") if (check.value or 0.0) < 0}
+    unlearned = {check.run for check in _bad(finding[0], "learning") if (check.value or 0.0) < 0 and not _rose(case, check.run)}
     for check in _bad(finding[0], "collapse"):
         if check.run in unlearned:
-            yield Suspect(
-                name="direction of the update: sign of the advantage, or rewards paired with the wrong answers",
-                evidence=f"{check.text}; it falls from the start",
-            )
+            name = "direction of the update: sign of the advantage, or rewards paired with the wrong answers"
+            yield Suspect(name=name, evidence=f"{check.text}; it falls from the start")
         else:
             yield Suspect(name="late collapse", evidence=check.text)
 
 
+def _rose(case: Case, name: str) -> bool:
+    """Whether a run's best window lies well above its first: then it had learned before it fell."""
+    from reports.stats.summary import best_window_end, residual_sd
+
+    run = next(run for run in case.candidates if run.name == name)
+    values, width = case.values([run])[0] * case.sign, int(case.grid.first.sum())
+    end = best_window_end(values, width)
+    if end < 2 * width:
+        return False
+    rise = float(values[end - width + 1 : end + 1].mean() - values[:width].mean())
+    return rise > FAR_SD * float(residual_sd(values)) * np.sqrt(2 / width)
+
+
 def _learning_rate(case: Case, finding: Finding) -> Iterator[Suspect]:
-    ours, theirs = _mean(case.candidates, LEARNING_RATE), _mean(case.baseline, LEARNING_RATE)
+    ours, theirs = shifts.mean(case.candidates, LEARNING_RATE), shifts.mean(case.baseline, LEARNING_RATE)
     if ours is not None and theirs and abs(ours / theirs - 1) > 0.01:
-        yield Suspect(name="learning rate", evidence=f"mean learning rate {ours:.3g}, the baseline's {theirs:.3g} ({ours / theirs:.3g}×)")
+        evidence = f"mean learning rate {ours:.3g}, the baseline's {theirs:.3g} ({ours / theirs:.3g}×)"
+        yield Suspect(name="learning rate", evidence=evidence, strength=ours / theirs)
 
 
 def _first_window(case: Case, finding: Finding) -> Iterator[Suspect]:
     for comparison in finding[1]:
         if comparison.statistic == "first" and comparison.state == "outside":
-            yield Suspect(
-                name="start of the run: weights, prompts or sampling",
-                evidence=f"{comparison.text}: the policy or its sampler differs before training can matter",
-            )
-
-
-def _shifted(case: Case, finding: Finding) -> Iterator[Suspect]:
-    """Other metrics that lie far from the baseline's, in one line."""
-    if not _off(finding):
-        return
-    words = []
-    for metric in (
-        "train/grad_norm",
-        "train/entropy",
-        "train/ppo_kl",
-        "train/kl_ref",
-        "rollout/response_len_mean",
-        "rollout/truncated_frac",
-        "spec/accept_len",
-    ):
-        theirs = [value for run in case.baseline if (value := _mean([run], metric)) is not None]
-        ours = _mean(case.candidates, metric)
-        if ours is None or len(theirs) < 3:
-            continue
-        mean, sd = float(np.mean(theirs)), float(np.std(theirs, ddof=1))
-        if abs(ours - mean) > SHIFT_SD * max(sd, 1e-9 + 0.01 * abs(mean)):
-            words.append((abs(ours - mean) / max(sd, 1e-12), f"{title(metric)} {ours:.4g} against {mean:.4g}"))
-    if words:
-        yield Suspect(name="see the metrics that moved", evidence="; ".join(text for _, text in sorted(words, reverse=True)))
+            name = "start of the run: weights, prompts or sampling"
+            yield Suspect(name=name, evidence=f"{comparison.text}: the policy or its sampler differs before training can matter")
 
 
 def _trainer(case: Case, finding: Finding) -> Iterator[Suspect]:
     if not _off(finding) or list(_gap_jump(case, finding)) or list(_step0_gap(case, finding)):
         return
-    if any(GAP_MEAN in run.curves for run in case.candidates):
-        yield Suspect(
-            name="trainer, data or reward", evidence="the log-prob gap is flat, so the engine holds the trainer's weights; the reward is off all the same"
-        )
+    if any(GAP_MEAN in run.facts for run in case.candidates):
+        evidence = "the log-prob gap is flat, so the engine holds the trainer's weights; the reward is off all the same"
+        yield Suspect(name="trainer, data or reward", evidence=evidence)
     else:
         yield Suspect(name="unknown", evidence=f"{GAP_MEAN} is not recorded: trainer, data and weight sync cannot be told apart")
 
 
+def _shifted(case: Case, finding: Finding) -> Iterator[Suspect]:
+    if _off(finding):
+        yield from shifts.suspects(case)
+
+
 def _speed(case: Case, finding: Finding) -> Iterator[Suspect]:
     slow = [resource for resource in finding[2] if resource.worse]
-    if slow and not _off(finding):
-        yield Suspect(name="performance", evidence="; ".join(resource.text for resource in slow))
+    if slow:
+        equal = "" if _off(finding) else "the reward is equal; "
+        worst = max(max(resource.ratio, 1 / resource.ratio) for resource in slow)
+        yield Suspect(name="performance", evidence=equal + "; ".join(resource.text for resource in slow), strength=worst)
 
 
 def _off(finding: Finding) -> bool:
-    return any(comparison.state == "outside" for comparison in finding[1]) or bool(_bad(finding[0], "learning"))
+    outside = any(comparison.state == "outside" and comparison.gates for comparison in finding[1])
+    return outside or bool(_bad(finding[0], "learning", "collapse"))
 
 
 def _at_first(runs: Sequence[Run], metric: str) -> float | None:
-    values = [abs(float(run.curves[metric].values[0])) for run in runs if metric in run.curves and len(run.curves[metric].values)]
+    values = [abs(run.facts[metric].first) for run in runs if metric in run.facts]
     return max(values) if values else None
-
-
-def _mean(runs: Sequence[Run], metric: str) -> float | None:
-    """Mean over runs of a metric's mean over steps; None where no run has it."""
-    values = [float(np.nanmean(run.curves[metric].values)) for run in runs if metric in run.curves and np.isfinite(run.curves[metric].values).any()]
-    return float(np.mean(values)) if values else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,35 +40,75 @@ def run_sd(values: np.ndarray) -> np.ndarray:
     return values.std(axis=-1, ddof=1)
 
 
-def standard_error(candidate: np.ndarray, baseline: np.ndarray, floor: float, spread: Spread) -> tuple[np.ndarray, np.ndarray]:
-    """(standard error, degrees of freedom) of mean(candidate) - mean(baseline). candidate: float64[..., n]; baseline: float64[..., B].
+@dataclass(frozen=True)
+class Pool:
+    """What the other baselines of a recipe family add to the estimate of one statistic's spread: their degrees of freedom and pooled variance."""
 
-    n = 1: the candidate is taken to vary as the baseline does, se = s_B·√(1 + 1/B), B-1 degrees of freedom.
+    df: float
+    variance: float
+
+
+def combined(candidate_sd: np.ndarray | None, n: int, baseline_sd: np.ndarray, b: int, baseline_df: float, spread: Spread) -> tuple[np.ndarray, np.ndarray]:
+    """(standard error, degrees of freedom) of mean(n candidates) - mean(b baseline runs).
+
+    n = 1 (no candidate_sd): the candidate is taken to vary as the baseline does, se = s_B·√(1 + 1/B), the baseline's degrees of freedom.
     n >= 2, "welch": Welch (1947), each side with its own spread, Welch-Satterthwaite degrees of freedom.
-    n >= 2, "larger": se = max(s_B, s_C)·√(1/n + 1/B), B-1 degrees of freedom: as n = 1, unless the candidates vary more.
-    No spread counts as less than `floor`.
+    n >= 2, "larger": se = max(s_B, s_C)·√(1/n + 1/B), the baseline's degrees of freedom: as n = 1, unless the candidates vary more.
     """
-    n, b = candidate.shape[-1], baseline.shape[-1]
-    s_b = np.maximum(run_sd(baseline), floor)
-    baseline_df = np.full(s_b.shape, float(b - 1))
-    if n == 1:
-        return s_b * np.sqrt(1 + 1 / b), baseline_df
-    s_c = np.maximum(run_sd(candidate), floor)
+    df = np.full(np.shape(baseline_sd), float(baseline_df))
+    if candidate_sd is None:
+        return baseline_sd * np.sqrt(1 / n + 1 / b), df
     if spread == "larger":
-        return np.maximum(s_b, s_c) * np.sqrt(1 / n + 1 / b), baseline_df
-    part_c, part_b = s_c**2 / n, s_b**2 / b
+        return np.maximum(baseline_sd, candidate_sd) * np.sqrt(1 / n + 1 / b), df
+    part_c, part_b = candidate_sd**2 / n, baseline_sd**2 / b
     with np.errstate(divide="ignore", invalid="ignore"):
-        df = (part_c + part_b) ** 2 / (part_c**2 / (n - 1) + part_b**2 / max(b - 1, 1))
+        df = (part_c + part_b) ** 2 / (part_c**2 / (n - 1) + part_b**2 / max(baseline_df, 1))
     return np.sqrt(part_c + part_b), df
 
 
-def difference(candidate: np.ndarray, baseline: np.ndarray, floor: float, level: float, spread: Spread) -> Interval:
+def standard_error(candidate: np.ndarray, baseline: np.ndarray, floor: float, spread: Spread, pool: Pool | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """`combined` of runs. candidate: float64[..., n]; baseline: float64[..., B]. No spread counts as less than `floor`; `pool` joins the baseline's."""
+    n, b = candidate.shape[-1], baseline.shape[-1]
+    s_b, df_b = run_sd(baseline), float(b - 1)
+    if pool is not None and pool.df > 0:
+        own = np.where(df_b > 0, s_b**2 * df_b, 0.0)
+        s_b, df_b = np.sqrt((own + pool.variance * pool.df) / (df_b + pool.df)), df_b + pool.df
+    s_c = None if n == 1 else np.maximum(run_sd(candidate), floor)
+    return combined(s_c, n, np.maximum(s_b, floor), b, df_b, spread)
+
+
+def pooled(groups: Sequence[tuple[int, float]]) -> Pool | None:
+    """Pool of (degrees of freedom, variance about the group's own mean) of other baselines; None where they add nothing."""
+    used = [(df, variance) for df, variance in groups if df > 0]
+    df = sum(df for df, _ in used)
+    return Pool(float(df), sum(df * variance for df, variance in used) / df) if df else None
+
+
+def difference(candidate: np.ndarray, baseline: np.ndarray, floor: float, level: float, spread: Spread, pool: Pool | None = None) -> Interval:
     """Two-ended interval with error `level` at each end. NaN in a run, one baseline run or no spread at all gives NaN ends."""
     delta = candidate.mean(axis=-1) - baseline.mean(axis=-1)
-    se, df = standard_error(candidate, baseline, floor, spread)
+    return _interval(delta, *standard_error(candidate, baseline, floor, spread, pool), level)
+
+
+def paired_difference(candidate: np.ndarray, baseline: np.ndarray, floor: float, level: float) -> Interval:
+    """As `difference`, of pairs (equal shapes float64[..., n]): the spread of the n differences, n-1 degrees of freedom; NaN ends for one pair."""
+    apart = candidate - baseline
+    n = apart.shape[-1]
+    return _interval(apart.mean(axis=-1), np.maximum(run_sd(apart), floor) / np.sqrt(n), np.full(apart.shape[:-1], float(n - 1)), level)
+
+
+def _interval(delta: np.ndarray, se: np.ndarray, df: np.ndarray, level: float) -> Interval:
     with np.errstate(invalid="ignore"):
         half = np.where((se > 0) & (df > 0), t_quantile(1 - level, np.maximum(df, 1e-9)) * se, np.nan)
     return Interval(delta, se, df, delta - half, delta + half)
+
+
+def beyond(interval: Interval, low: float, high: float) -> np.ndarray:
+    """p-value of the claim that the true difference lies within [low, high], against outside: small where the interval is far outside; NaN where undefined."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above = t_tail((interval.difference - high) / interval.se, interval.df) if np.isfinite(high) else np.ones(np.shape(interval.se))
+        below = t_tail((low - interval.difference) / interval.se, interval.df) if np.isfinite(low) else np.ones(np.shape(interval.se))
+    return np.where((interval.se > 0) & (interval.df > 0), np.minimum(above, below), np.nan)
 
 
 def inside(interval: Interval, low: float, high: float) -> np.ndarray:

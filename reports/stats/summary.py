@@ -102,3 +102,16 @@ def drop_from_best(values: np.ndarray, width: int) -> np.ndarray:
 def best_window_end(values: np.ndarray, width: int) -> int:
     """Index of the last value of the best window of `width` values in a curve float64[S]."""
     return int(np.argmax(np.convolve(values, np.ones(width) / width, mode="valid"))) + width - 1
+
+
+def steps_to(values: np.ndarray, steps: np.ndarray, threshold: float, width: int, rising: bool, never: float) -> np.ndarray:
+    """float64[...]: steps done when the mean of the last `width` values is first at or beyond `threshold`; `never` for a curve that does not get there.
+
+    values: float64[..., S] at `steps` (int64[S]). A moving mean, so that one lucky step is not taken for arrival. NaN if shorter than `width`, or with a NaN.
+    """
+    if values.shape[-1] < width or width < 1:
+        return np.full(values.shape[:-1], np.nan)
+    means = np.lib.stride_tricks.sliding_window_view(values, width, axis=-1).mean(axis=-1)
+    there = means >= threshold if rising else means <= threshold
+    first = steps[np.argmax(there, axis=-1) + width - 1] - steps[0] + 1.0
+    return np.where(np.isnan(values).any(axis=-1), np.nan, np.where(there.any(axis=-1), first, never))

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from matrix.outcome import Outcome
 from matrix.rule import Exactness
+from reports.checks.shifts import SIGNS
 from reports.judge import judge
 from reports.verdict import Declared
 from tests.reports.synthetic import CELL, REWARD, SCIENCE, jsonl, rewards, rule, run_dir, sync_event
@@ -178,7 +180,11 @@ def low(**more):
         (low(), lambda step, m: m.update({"rollout/nll_minus_entropy_z": 2.0}), "sampling"),
         (low(), lambda step, m: m.update({"train/lr": 5e-5}), "learning rate"),
         (low(), lambda step, m: m.update({"rollout/reward_error_count": 30.0}), "reward"),
-        (low(), lambda step, m: m.update({"train/grad_norm": 9.0}), "see the metrics that moved"),
+        (low(), lambda step, m: m.update({"train/grad_norm": 9.0}), "gradient: scale, clipping or reduction over ranks"),
+        (low(), lambda step, m: m.update({"train/entropy": 9.0}), "entropy: sampling temperature, entropy term or collapse of the policy"),
+        (low(), lambda step, m: m.update({"rollout/response_len_mean": 9.0}), "length of answers: stop ids, length limit or prompt template"),
+        (low(), lambda step, m: m.update({"rollout/truncated_frac": 0.4}), "end of answers: stop ids or length limit"),
+        (low(), lambda step, m: m.update({"perf/step_s": 0.6}), "performance"),
         (low(), lambda step, m: m.pop("train/logprob_gap_mean"), "unknown"),
         ({"values": rewards(100)[:90] + [0.5] * 10}, None, "late collapse"),
         (
@@ -194,7 +200,32 @@ def test_suspects(tmp_path, baseline, make, change, wanted):
     found, _, suspects = outcome(edit_metrics(run, change) if change else run, baseline)
     assert found is Outcome.FAIL
     assert wanted in suspects
-    assert suspects[0] == wanted or wanted == "see the metrics that moved"
+    assert suspects[0] == wanted or wanted in [*SIGNS.values(), "performance"]
+
+
+def test_suspects_of_metrics_a_baseline_must_have(tmp_path):
+    """KL and accept length are compared where both sides record them; the most shifted stands first, with its strength."""
+
+    def with_metrics(path, seed, **found):
+        values = rewards(seed, plateau=0.8) if found else rewards(seed)
+        noise = np.random.default_rng(seed).normal(1, 0.02, 100).tolist()
+        healthy = {"train/kl_ref": 0.01, "train/ppo_kl": 0.001, "spec/accept_len": 1.8} | found
+        return edit_metrics(run_dir(path, seed, values), lambda step, m: m.update({name: value * noise[step] for name, value in healthy.items()}))
+
+    base = [with_metrics(tmp_path / f"seed-{seed}", seed) for seed in range(5)]
+    run = with_metrics(tmp_path / "seed-100", 100, **{"train/kl_ref": 0.2, "train/ppo_kl": 0.0011, "spec/accept_len": 1.0})
+    verdict = judge([run], base, rule(), DECLARED)
+    shifted = [suspect for suspect in verdict.suspects if suspect.name in SIGNS.values()]
+    assert [s.name for s in shifted][:2] == [SIGNS["train/kl_ref"], SIGNS["spec/accept_len"]]
+    assert "0.2" in shifted[0].evidence and shifted[0].strength > shifted[1].strength > 4
+
+
+def test_digest_mismatch_and_gap_are_ranked_before_what_they_cause(tmp_path, baseline):
+    run = edit_metrics(run_dir(tmp_path / "r", 100, rewards(100, plateau=0.8), gap_after=0.01), lambda step, m: m.update({"train/grad_norm": 9.0}))
+    (run / "events.jsonl").write_text(json.dumps(sync_event(1, digest="")) + "\n")
+    _, _, suspects = outcome(run, baseline, weight_digests=True)
+    assert suspects[0] == "weight sync"
+    assert SIGNS["train/grad_norm"] in suspects
 
 
 def test_error_event_names_its_stage(tmp_path, baseline):
