@@ -33,6 +33,7 @@ MODULES = (
     "megatron.core.models.gpt.gpt_model",
     "megatron.core.optimizer",
     "megatron.core.pipeline_parallel",
+    "megatron.core.ssm.gated_delta_net",
     "megatron.core.tensor_parallel.random",
     "megatron.core.transformer.moe.moe_utils",
     "megatron.core.transformer.moe.token_dispatcher",
