@@ -202,7 +202,7 @@ def has_router_bias(text: Mapping[str, Any]) -> bool:
 
 
 def _mtp(text: Mapping[str, Any], kind: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Multi-token prediction (DeepSeek-V3, section 2.2): a projection of two hidden states, three norms and one layer; embedding and head are the model's own."""
+    """Multi-token prediction (DeepSeek-V3, section 2.2): a projection of two hidden states, three norms, one layer; embedding and head are shared."""
     if kind == "minimax_m2":
         return ()  # named in the config, not in the checkpoint
     count = text.get("num_nextn_predict_layers", text.get("mtp_num_hidden_layers", 0)) or 0

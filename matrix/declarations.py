@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
-from matrix.cell_id import MODEL, PART
+from matrix.cell_id import MODEL
+from matrix.hardware_types import MARKERS, Count, Hardware, Limits, Name, Text, VersionSet, VersionSets
 from matrix.rule import Exactness, JudgeRule, Strict
 
-Name = Annotated[str, StringConstraints(pattern=rf"^{PART}$")]
+__all__ = ["MARKERS", "Hardware", "Limits", "VersionSet", "VersionSets"]
+
 ModelName = Annotated[str, StringConstraints(pattern=rf"^{MODEL}$")]
-Text = Annotated[str, StringConstraints(min_length=1)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Revision = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|unpinned)$")]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
 Fragment = dict[str, Any]  # a piece of vime's configuration; validated by vime's own JSON Schema after composition
-
-Platform = Literal["cpu", "cuda", "npu"]
-MARKERS: dict[str, str] = {"cpu": "cpu_e2e", "cuda": "gpu_e2e", "npu": "npu_e2e"}
 
 
 class Deviation(Strict):
@@ -61,41 +57,16 @@ class Model(Strict):
     twin: Twin | None = None
 
 
-class Limits(Strict):
-    """Deadlines the runner keeps, in seconds."""
-
-    start_s: Seconds  # until the first step is recorded
-    stall_s: Seconds  # without a new metric or event after that
-    wall_s: Seconds  # of one run
-
-
-class Hardware(Strict):
-    """One kind of machine. `devices_per_node` of a CPU are logical slots: what the lease pool hands out."""
-
-    name: Name
-    title: Text
-    platform: Platform
-    devices_per_node: Count
-    twins: bool  # cells on this hardware run the model's twin
-    versions: dict[str, str]  # package -> version; names the option catalogues under matrix/schema/options/
-    limits: Limits
-    config: Fragment = {}
-    visible_devices: str | None = None  # the environment variable by which a caller narrows the devices, and a run is given its own
-    device_names: list[Text] = []  # parts of what the driver calls the devices, any of them; empty: not looked at
-    device_memory_gib: Annotated[float, Field(gt=0)] | None = None  # of a CPU: what one slot's share of a run takes
-    contiguous: bool = False  # a run's devices must be neighbours
-
-    @property
-    def marker(self) -> str:
-        return MARKERS[self.platform]
-
-
 class Setting(Strict):
     """One named setting of a mode and the configuration it stands for."""
 
     name: Name
     summary: Text
     config: Fragment = {}
+    defaults: Fragment = {}  # values that another setting of the same mode may set otherwise
+    needs: list[Text] = []  # keys that the cell must set to something else than vime's default, as `parallel.context`
+    needs_setting: Name | None = None  # a setting that must stand beside it
+    awaits: Text | None = None  # what vime lacks before such cells can run; they are declared as unvalidated
 
 
 class Slot(Strict):
@@ -107,9 +78,11 @@ class Slot(Strict):
 
 
 class Exclusion(Strict):
-    """Settings that cannot stand together in one mode."""
+    """Settings that cannot stand together in one mode: everywhere, or for the models and hardware named."""
 
-    settings: Annotated[list[Name], Field(min_length=2)]
+    settings: Annotated[list[Name], Field(min_length=1)]
+    models: list[ModelName] = []
+    hardware: list[Name] = []
     reason: Text
 
 
@@ -135,6 +108,14 @@ class Seeds(Strict):
     baseline: Annotated[int, Field(ge=1, le=100)] = 20
 
 
+class Dataset(Strict):
+    """A data file that is not in the checkout: where a run looks for it, where it comes from, and its content."""
+
+    file: Text  # relative to the checkout
+    source: Text  # a hub's dataset id
+    sha256: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64}|unpinned)$")]
+
+
 class Recipe(Strict):
     """What is trained, how, and how the curve is judged."""
 
@@ -142,6 +123,8 @@ class Recipe(Strict):
     title: Text
     warm_start: Name | None = None  # a name in the twin's warm_starts; null: the model's published weights
     sft_recipe: str | None = None  # the `vime sft` configuration that makes the warm start, relative to the checkout
+    datasets: list[Dataset] = []
+    minutes: Annotated[float, Field(gt=0)]  # expected of one run, start to end, where a cell does not say otherwise
     reward: Reward
     seeds: Seeds = Seeds()
     judge: JudgeRule
@@ -164,7 +147,7 @@ class Tiers(Strict):
 
 class Framework(Strict):
     """Another trainer that cells can run instead of vime, and how its output is read. Words of `command` and values of `environment` may hold placeholders:
-    {config}, {out}, {seed}, {cell}, {steps}, {devices}, {model}, and {<key>} for any value of the cell's resolved configuration, e.g. {train.lr}."""
+    {python}, {config}, {out}, {seed}, {cell}, {steps}, {devices}, {model}, and {<key>} for any value of the cell's resolved configuration, e.g. {train.lr}."""
 
     name: Name
     title: Text
@@ -174,7 +157,18 @@ class Framework(Strict):
     curves: Text = "stdout.log"  # the file it writes its metrics to, relative to {out}
     format: Name | None = None  # name of the reader; null: recognised by content
     metrics: dict[str, str] = {}  # its name of a metric -> ours, beyond what the reader knows
-    exactness: Exactness = Exactness(weight_digests=False)  # those of the recipe's bands that its output can show; the others are not checked
+    exactness: Exactness = Exactness(weight_digests=False)  # in place of the recipe's: the bands that its output can show
+
+
+class Tag(Strict):
+    name: Name
+    summary: Text
+
+
+class Tags(Strict):
+    """The closed vocabulary of cells' tags."""
+
+    tags: list[Tag]
 
 
 class Cell(Strict):
@@ -184,8 +178,18 @@ class Cell(Strict):
     recipe: Name
     tiers: Annotated[list[Name], Field(min_length=1)]
     disposition: Literal["required", "experimental"] = "required"
+    unvalidated: Text | None = None  # why nothing has shown yet that it runs; such a cell is experimental
+    tags: list[Name] = []
+    minutes: Annotated[float, Field(gt=0)] | None = None  # expected of one run; null: the recipe's
+    wall_minutes: Annotated[float, Field(gt=0)] | None = None  # the runner's limit of one run; null: the hardware's
     framework: Name | None = None  # another trainer than vime
     config: Fragment = {}
+
+    @model_validator(mode="after")
+    def _unvalidated_is_experimental(self) -> Self:
+        if self.unvalidated and self.disposition != "experimental":
+            raise ValueError("a cell that says why it is unvalidated is experimental: write disposition: experimental")
+        return self
 
 
 class Cells(Strict):

@@ -12,10 +12,27 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from matrix.cell_id import CellId, key, parse
-from matrix.declarations import Cell, Cells, Framework, Hardware, Model, Modes, Quarantine, Quarantined, Recipe, Tiers
+from matrix.declarations import (
+    Cell,
+    Cells,
+    Framework,
+    Hardware,
+    Limits,
+    Model,
+    Modes,
+    Quarantine,
+    Quarantined,
+    Recipe,
+    Tags,
+    Tier,
+    Tiers,
+    VersionSet,
+    VersionSets,
+)
 from matrix.mode_rules import ModeRules
 from matrix.outcome import Disposition
 from matrix.problem import MatrixError, Problem, SelectionError, Where, nearest
+from matrix.rule import JudgeRule
 from matrix.science import ScienceRules, ScienceTable
 from matrix.typed import typed
 from matrix.vime_schema import Catalogue, VimeSchema
@@ -63,6 +80,28 @@ class DeclaredCell:
         return tuple(self.declared.value.tiers)
 
     @property
+    def limits(self) -> Limits:
+        """The runner's deadlines: the hardware's, with the cell's own limit of a run."""
+        limits, minutes = self.hardware.value.limits, self.declared.value.wall_minutes
+        return limits.model_copy(update={"wall_s": minutes * 60.0}) if minutes else limits
+
+    @property
+    def minutes(self) -> float:
+        """Expected of one run."""
+        return self.declared.value.minutes or self.recipe.value.minutes
+
+    @property
+    def unvalidated(self) -> str | None:
+        """Why nothing has shown yet that it runs: its own reason, or its hardware's."""
+        return self.declared.value.unvalidated or self.hardware.value.unvalidated
+
+    @property
+    def rule(self) -> JudgeRule:
+        """How its runs are judged: the recipe's rule, with the exactness bands that another framework's output can show."""
+        rule = self.recipe.value.judge
+        return rule.model_copy(update={"exactness": self.framework.value.exactness}) if self.framework else rule
+
+    @property
     def disposition(self) -> Disposition:
         return Disposition.QUARANTINED if self.quarantined else Disposition(self.declared.value.disposition)
 
@@ -82,7 +121,10 @@ class Matrix:
     cells: dict[str, DeclaredCell] = field(default_factory=dict)
     modes: ModeRules = field(default_factory=ModeRules)
     tiers: tuple[str, ...] = ()
+    tier_rules: dict[str, Tier] = field(default_factory=dict)
     science: ScienceTable = field(default_factory=ScienceTable)
+    version_sets: dict[str, VersionSet] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
 
     @cached_property
     def vime(self) -> VimeSchema:
@@ -129,15 +171,19 @@ def read_tree(root: Path, today: date | None = None) -> tuple[Matrix, list[Probl
     if not root.is_dir():
         return reader.matrix, [Problem(Where(str(root)), "no such directory")]
     matrix = reader.matrix
+    sets, tags = reader.optional("versions.yaml", VersionSets), reader.optional("tags.yaml", Tags)
+    matrix.version_sets = {entry.name: entry for entry in sets.value.version_sets} if sets else {}
+    matrix.tags = tuple(tag.name for tag in tags.value.tags) if tags else ()
     matrix.models = reader.folder("models", Model)
-    matrix.hardware = reader.folder("hardware", Hardware)
+    matrix.hardware = {name: reader.with_versions(declared) for name, declared in reader.folder("hardware", Hardware).items()}
     matrix.recipes = reader.folder("recipes", Recipe)
     matrix.frameworks = reader.folder("frameworks", Framework)
     modes, tiers, science = reader.file("modes.yaml", Modes), reader.file("tiers.yaml", Tiers), reader.file("science.yaml", ScienceRules)
     if modes:
         matrix.modes = ModeRules(modes.value, modes.document)
         reader.problems += [Problem(modes.where(*path), message) for path, message in matrix.modes.faults()]
-    matrix.tiers = tuple(tier.name for tier in tiers.value.tiers) if tiers else ()
+    matrix.tier_rules = {tier.name: tier for tier in tiers.value.tiers} if tiers else {}
+    matrix.tiers = tuple(matrix.tier_rules)
     matrix.science = ScienceTable(science.value) if science else ScienceTable()
     reader.cells()
     reader.quarantine(today or date.today())
@@ -163,6 +209,20 @@ class _Reader:
         value = typed(document, model)
         self.problems += document.problems
         return Declared(value, document) if value is not None else None
+
+    def optional(self, name: str, model: type[M]) -> Declared[M] | None:
+        """A file that a tree may do without."""
+        return self.file(name, model) if (self.root / name).is_file() else None
+
+    def with_versions(self, hardware: Declared[Hardware]) -> Declared[Hardware]:
+        """The hardware with the versions that its set of versions.yaml names."""
+        value, sets = hardware.value, self.matrix.version_sets
+        for at, name in (("version_set", value.version_set), *(("alternatives", other) for other in value.alternatives)):
+            if name is not None and name not in sets:
+                self.problems.append(Problem(hardware.where(at), f"versions.yaml has no set '{name}'{nearest(name, sets)}"))
+        if value.version_set not in sets:
+            return hardware
+        return replace(hardware, value=value.model_copy(update={"versions": sets[value.version_set].versions}))
 
     def folder(self, name: str, model: type[M]) -> dict[str, Declared[M]]:
         """The declarations of `<root>/<name>/*.yaml`; each file is named after what it declares, so that a name has one place."""
@@ -226,9 +286,10 @@ class _Reader:
         ):
             if name not in known and name not in self.untyped.get(folder, ()):
                 yield at, f"{folder}/{name}.yaml is not declared{nearest(name, known)}"
-        for tier in cell.tiers:
-            if tier not in self.matrix.tiers:
-                yield "tiers", f"no tier '{tier}'{nearest(tier, self.matrix.tiers)}"
+        for field_name, named, vocabulary in (("tiers", cell.tiers, self.matrix.tiers), ("tags", cell.tags, self.matrix.tags)):
+            for name in named:
+                if name not in vocabulary:
+                    yield field_name, f"no {field_name[:-1]} '{name}'{nearest(name, vocabulary)}"
 
     def quarantine(self, today: date) -> None:
         declared = self.file("quarantine.yaml", Quarantine)
