@@ -52,6 +52,9 @@ class Local:
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         return iter(self.weights.items())
 
+    def named_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        return iter(())
+
 
 def split(layers: int, stages: int, first: int | None) -> list[int]:
     """Layers of each stage; `first` makes the first stage's count its own."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vime.config.tree import ParallelConfig
 from vime.errors import UserError
@@ -12,7 +13,6 @@ from vime.errors import UserError
 if TYPE_CHECKING:
     import torch
     from megatron.core.transformer import TransformerConfig
-    from megatron.core.transformer.spec_utils import ModuleSpec
 
 HfConfig = Mapping[str, Any]  # a config.json, as read
 Slices = tuple[slice, ...]
@@ -20,36 +20,53 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a rank stands in the trainer's grid. Ranks are numbered as Megatron does (order tp-cp-dp-pp: tensor varies fastest, pipeline slowest).
+    """Where a rank stands in the trainer's grid. Ranks are numbered as Megatron does (order tp-cp-ep-dp-pp: tensor varies fastest, pipeline slowest).
 
-    Experts divide the ranks of a pipeline stage anew: `etp` (expert tensor) fastest, then `ep` (which experts), then their data-parallel copies.
+    The experts of a pipeline stage have a grid of their own over the same ranks (expert tensor, expert, expert data): its coordinates follow from the others.
     """
 
     tp: int = 0
     tp_size: int = 1
-    cp: int = 0
-    cp_size: int = 1
     pp: int = 0
     pp_size: int = 1
     dp: int = 0
     dp_size: int = 1
-    ep: int = 0
-    ep_size: int = 1
-    etp: int = 0
-    etp_size: int = 1
     layer_offset: int = 0  # of this pipeline stage's first layer in the whole model
+    cp: int = 0
+    cp_size: int = 1
+    ep_size: int = 1
+    etp_size: int = 1
 
-    def rank(self, *, tp: int | None = None, cp: int | None = None, dp: int | None = None) -> int:
+    @property
+    def stage_size(self) -> int:
+        """Ranks of a pipeline stage."""
+        return self.tp_size * self.cp_size * self.dp_size
+
+    @property
+    def place(self) -> int:
+        """This rank's number within its pipeline stage."""
+        return self.tp + self.tp_size * (self.cp + self.cp_size * self.dp)
+
+    @property
+    def etp(self) -> int:
+        """Coordinate in the experts' tensor-parallel group."""
+        return self.place % self.etp_size
+
+    @property
+    def ep(self) -> int:
+        """Coordinate in the expert-parallel group."""
+        return self.place // self.etp_size % self.ep_size
+
+    def rank(self, *, tp: int | None = None, dp: int | None = None, cp: int | None = None) -> int:
         """Global rank of the process with these coordinates, the others being this rank's own."""
         tp = self.tp if tp is None else tp
-        cp = self.cp if cp is None else cp
         dp = self.dp if dp is None else dp
-        return tp + self.tp_size * (cp + self.cp_size * (dp + self.dp_size * self.pp))
+        cp = self.cp if cp is None else cp
+        return tp + self.tp_size * (cp + self.cp_size * dp) + self.stage_size * self.pp
 
-    def expert_rank(self, *, etp: int | None = None) -> int:
-        """Lowest global rank of this stage that holds the same experts, and the same slice of them or that of `etp`."""
-        stage = self.tp_size * self.cp_size * self.dp_size
-        return (self.etp if etp is None else etp) + self.etp_size * self.ep + stage * self.pp
+    def expert_rank(self, *, etp: int, ep: int) -> int:
+        """The lowest global rank of this pipeline stage with these coordinates in the experts' grid."""
+        return etp + self.etp_size * ep + self.stage_size * self.pp
 
 
 @dataclass(frozen=True)
@@ -57,8 +74,9 @@ class Piece:
     """One slice of a Hugging Face tensor and where it lives in a local parameter.
 
     `view(parameter)` is a view into the parameter whose elements, reshaped, are exactly `hf_slice` of the tensor. `split`: the slice differs between
-    tensor-parallel ranks (else each holds the same). `copy`: another pipeline stage holds the original; loaded, never exported. `expert`: the parameter is
-    one of the local experts', whose tensor-parallel ranks are the expert ones.
+    tensor-parallel ranks (of an expert: expert-tensor-parallel ranks), else each holds the same. `expert`: it belongs to a routed expert, so its owner is
+    found in the experts' grid. `copy`: another pipeline stage holds the original; loaded, never exported. `alias`: a checkpoint may hold these values a
+    second time under this name; exported, never loaded (but checked to be equal).
     """
 
     hf_name: str
@@ -68,6 +86,7 @@ class Piece:
     split: bool = False
     copy: bool = False
     expert: bool = False
+    alias: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,26 +96,31 @@ class Piece:
     def owner_rank(self, layout: Layout) -> int:
         """The lowest global rank that holds this same slice."""
         if self.expert:
-            return layout.expert_rank(etp=None if self.split else 0)
-        return layout.rank(tp=layout.tp if self.split else 0, cp=0, dp=0)
+            return layout.expert_rank(etp=layout.etp if self.split else 0, ep=layout.ep)
+        return layout.rank(tp=layout.tp if self.split else 0, dp=0, cp=0)
 
 
 @dataclass(frozen=True)
 class WeightTable:
     """Local parameters ↔ Hugging Face tensors.
 
-    `shapes`: every tensor of the checkpoint with its shape, in the order they are written. `ignored`: names a checkpoint may hold that are no weights of the
-    model.
+    `shapes`: every tensor of the checkpoint with its shape, in the order they are written. `aliases`: names under which a checkpoint may hold a tensor a
+    second time → the tensor (the head of a tied model, the embedding of an MTP layer): where they are in `shapes` they are written and sent too, else only
+    accepted. `ignored`: names a checkpoint may hold that are no weights of the model. `draft`: tensors that belong to the draft (MTP) model alone.
+    `float32`: tensors kept and sent in float32 whatever the model's dtype (a routing bias: rounding it changes which experts are chosen).
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     find: Callable[[str, Layout], list[Piece]]
     tied: bool = False  # the output layer is the embedding
     ignored: Callable[[str], bool] = field(default=lambda name: name.endswith("rotary_emb.inv_freq"))
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    draft: frozenset[str] = frozenset()
+    float32: frozenset[str] = frozenset()
 
-    def pieces(self, local_param_name: str, layout: Layout) -> list[Piece]:
-        """The pieces of one parameter of this rank's model, named as in its `named_parameters()`. Raises KeyError for a name the family does not know."""
-        return self.find(local_param_name, layout)
+    def pieces(self, local_name: str, layout: Layout) -> list[Piece]:
+        """The pieces of one parameter or buffer of this rank's model, named as in `local_weights`. Raises KeyError for a name the family does not know."""
+        return self.find(local_name, layout)
 
     def local(self, names: Iterable[str], layout: Layout) -> Iterator[tuple[str, Piece]]:
         """(parameter name, piece) of all `names`."""
@@ -113,27 +137,78 @@ class ModelShape:
     max_position_embeddings: int
     rotary_base: float
     tied: bool
+    rotary_percent: float = 1.0  # of a head's dimensions that are rotated
 
 
-class Family(Protocol):
-    """One model family."""
+@dataclass(frozen=True)
+class Built:
+    """What a model is built from on one rank: see `Family.build`."""
+
+    hf_config: HfConfig
+    megatron: TransformerConfig
+    shape: ModelShape
+    layout: Layout
+    core_attention: type | None  # replaces Megatron's local attention; None means TransformerEngine's layers
+    mtp: bool = False  # with the multi-token-prediction layers
+    vision_trained: bool = True  # whether a vision tower's weights are updated
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank's stage embeds tokens."""
+        return self.layout.pp == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether this rank's stage makes logits."""
+        return self.layout.pp == self.layout.pp_size - 1
+
+
+class Family(ABC):
+    """One model family. `vime/models/text.py: TextFamily` does most of it for decoder-only models."""
 
     name: str
+    model_types: tuple[str, ...]  # config.json's model_type
+    title: str  # as people call it
+    has_experts = False
+    vision = False
 
     def matches(self, hf_config: HfConfig) -> bool:
         """Whether the model in this config.json is of the family."""
+        return hf_config.get("model_type") in self.model_types
 
+    def mtp_layers(self, hf_config: HfConfig) -> int:
+        """How many multi-token-prediction layers the model has."""
+        return 0
+
+    @abstractmethod
     def shape(self, hf_config: HfConfig) -> ModelShape:
         """Sizes outside the TransformerConfig. Raises UserError on a setting the family does not support."""
 
-    def megatron_config(self, hf_config: HfConfig, parallel: ParallelConfig, overrides: Mapping[str, Any]) -> TransformerConfig:
+    @abstractmethod
+    def megatron_config(self, hf_config: HfConfig, parallel: ParallelConfig, overrides: Mapping[str, Any], *, mtp: bool = False) -> TransformerConfig:
         """The TransformerConfig of the architecture; `overrides` win. Raises UserError when the layout does not divide the model."""
 
-    def layer_spec(self, config: TransformerConfig, core_attention: type | None) -> ModuleSpec:
-        """The layers; `core_attention` replaces Megatron's local attention, None means TransformerEngine's."""
+    @abstractmethod
+    def build(self, built: Built) -> torch.nn.Module:
+        """This rank's part of the model, its weights not yet set. torch.distributed and Megatron's parallel state are up."""
 
-    def weight_table(self, hf_config: HfConfig) -> WeightTable:
-        """The family's table; any padding of the vocabulary is found from the layout alone (`padded_vocab`)."""
+    @abstractmethod
+    def weight_table(self, hf_config: HfConfig, *, mtp: bool = False) -> WeightTable:
+        """The family's table; any padding of the vocabulary is found from the layout alone (`padded_vocab`). Without `mtp` the checkpoint's MTP layers are
+        ignored, and an export has none."""
+
+    def exported_config(self, hf_config: HfConfig, *, mtp: bool = False) -> dict[str, Any]:
+        """config.json of an export."""
+        return dict(hf_config)
+
+
+def local_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a rank's model that a checkpoint holds: parameters, and persistent buffers (a router's correction bias is one)."""
+    yield from model.named_parameters()
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield f"{prefix}.{name}" if prefix else name, buffer
 
 
 def padded_vocab(vocab_size: int, tensor_parallel: int) -> int:
@@ -166,3 +241,21 @@ def setting(hf_config: HfConfig, key: str, default: Any) -> Any:
         if place.get(key) is not None:
             return place[key]
     return default
+
+
+def need(hf_config: HfConfig, key: str) -> Any:
+    """As `setting`. Raises UserError when the key is missing."""
+    value = setting(hf_config, key, None)
+    if value is None:
+        raise UserError(f"config.json: {key} is missing")
+    return value
+
+
+def text_config(hf_config: HfConfig) -> dict[str, Any]:
+    """The language model's part of a config.json: its text_config laid under what stands at the top, or all of it."""
+    return {**(hf_config.get("text_config") or {}), **{key: value for key, value in hf_config.items() if key != "text_config" and value is not None}}
+
+
+def tied(hf_config: HfConfig) -> bool:
+    """Whether the output layer is the embedding. The flag may stand at the top, in a nested text_config, or be absent (every family's default: untied)."""
+    return bool(setting(hf_config, "tie_word_embeddings", False))

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from vime.errors import RunError, UserError
-from vime.models.base import HfConfig, Layout, Piece, WeightTable
+from vime.models.base import HfConfig, Layout, Piece, WeightTable, local_weights
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -76,26 +76,30 @@ class Checkpoint:
 def check_tensors(checkpoint: Checkpoint, table: WeightTable) -> None:
     """Every tensor of the table is there with its shape, and nothing else. Raises UserError naming file, tensor and both shapes."""
     for name, shape in table.shapes.items():
+        if name in table.aliases:  # may be left out
+            continue
         if name not in checkpoint.files:
             hint = "; a model that ties its embeddings says so with tie_word_embeddings: true in config.json" if name == "lm_head.weight" else ""
             raise UserError(f"{checkpoint.source(name)}: tensor {name} {list(shape)} is missing{hint}")
         found = tuple(checkpoint.tensor(name).get_shape())
         if found != shape:
             raise UserError(f"{checkpoint.source(name)}: tensor {name} has shape {list(found)}, config.json makes it {list(shape)}")
-    extra = [name for name in checkpoint.files if name not in table.shapes and not table.ignored(name)]
-    if table.tied and "lm_head.weight" in extra:  # some exporters write the tied head a second time
-        _same_as_embedding(checkpoint)
-        extra.remove("lm_head.weight")
+    for name in table.aliases:
+        if name in checkpoint.files:
+            _same_as_original(checkpoint, name, table.aliases[name])
+    extra = [name for name in checkpoint.files if name not in table.shapes and name not in table.aliases and not table.ignored(name)]
     if extra:
         raise UserError(
             f"{checkpoint.source(extra[0])}: {len(extra)} tensors are not part of the model that config.json describes: {', '.join(sorted(extra)[:4])}"
         )
 
 
-def _same_as_embedding(checkpoint: Checkpoint) -> None:
-    head, embedding = checkpoint.tensor("lm_head.weight"), checkpoint.tensor("model.embed_tokens.weight")
-    if head.get_shape() != embedding.get_shape() or not torch.equal(head[:], embedding[:]):
-        raise UserError(f"{checkpoint.source('lm_head.weight')}: lm_head.weight differs from the embedding, but config.json ties them (tie_word_embeddings)")
+def _same_as_original(checkpoint: Checkpoint, alias: str, name: str) -> None:
+    """Some exporters write a shared tensor a second time: the head of tied embeddings, the embedding and head of an MTP layer."""
+    second, first = checkpoint.tensor(alias), checkpoint.tensor(name)
+    if second.get_shape() != first.get_shape() or not torch.equal(second[:], first[:]):
+        why = "config.json ties them (tie_word_embeddings)" if alias == "lm_head.weight" else "the model shares them"
+        raise UserError(f"{checkpoint.source(alias)}: {alias} differs from {name}, but {why}")
 
 
 @torch.no_grad()
@@ -103,9 +107,8 @@ def load_hf(model: torch.nn.Module, path: str | Path, table: WeightTable, layout
     """Fill a bare GPTModel with the weights of a Hugging Face directory, cast to the parameters' dtype; rows that only pad the vocabulary become 0."""
     checkpoint = Checkpoint(path)
     check_tensors(checkpoint, table)
-    parameters = dict(model.named_parameters())
-    for name, parameter in parameters.items():
-        pieces = table.pieces(name, layout)
+    for name, parameter in local_weights(model):
+        pieces = [piece for piece in table.pieces(name, layout) if not piece.alias]
         if sum(torch.Size(piece.shape).numel() for piece in pieces) < parameter.numel():
             parameter.zero_()
         for piece in pieces:

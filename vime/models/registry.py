@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from vime.errors import UserError
 from vime.models.base import Family, HfConfig
-from vime.models.qwen3 import Qwen3
+from vime.models.deepseek_v3 import DeepseekV3, Glm4MoeLite
+from vime.models.glm4_moe import Glm4Moe
+from vime.models.llama import Llama
+from vime.models.minimax_m2 import MiniMaxM2
+from vime.models.qwen3 import Qwen3, Qwen3Moe
 
-FAMILIES: list[Family] = [Qwen3()]
+FAMILIES: list[Family] = [Qwen3(), Qwen3Moe(), Llama(), Glm4Moe(), Glm4MoeLite(), DeepseekV3(), MiniMaxM2()]
+# model types known well enough to say why they cannot be trained
+REFUSED = {
+    "glm_moe_dsa": "its sparse attention (an indexer that picks index_topk keys a query) has no counterpart in Megatron-Core's local layers, and training it "
+    "as full attention would differ from the engine on every sequence longer than index_topk",
+}
 
 
 def family_for(hf_config: HfConfig, where: str = "config.json") -> Family:
@@ -14,8 +23,11 @@ def family_for(hf_config: HfConfig, where: str = "config.json") -> Family:
     for family in FAMILIES:
         if family.matches(hf_config):
             return family
+    model_type = str(hf_config.get("model_type"))
+    if model_type in REFUSED:
+        raise UserError(f"{where}: model_type {model_type!r} is not supported: {REFUSED[model_type]}")
     known = ", ".join(family.name for family in FAMILIES)
     raise UserError(
-        f"{where}: model_type {hf_config.get('model_type')!r} (architectures {hf_config.get('architectures')}) is of no family vime knows: {known}; "
+        f"{where}: model_type {model_type!r} (architectures {hf_config.get('architectures')}) is of no family vime knows: {known}; "
         "a new family is one file in vime/models/"
     )

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from vime.config.tree import Config
 from vime.errors import RunError, UserError
-from vime.models.base import Layout
+from vime.models.base import Layout, local_weights
 from vime.models.hf_io import export_hf
 from vime.training import batches, checkpoint
 from vime.training.batch import MicroBatch, TrainBatch, pack
@@ -160,9 +160,9 @@ class TrainerActor:
     def _copy_of_policy(self) -> torch.nn.Module:
         """The reference: a second model holding the weights the run starts from (a resumed run makes it before it loads its checkpoint)."""
         trained = self.trained
-        model = bare_model(trained.family, trained.config, trained.shape, trained.layout, self.device)
+        model = bare_model(trained.family, trained.hf_config, trained.config, trained.shape, trained.layout, self.device)
         with torch.no_grad():
-            for copy, original in zip(model.parameters(), trained.model.parameters(), strict=True):
+            for (_, copy), (_, original) in zip(local_weights(model), local_weights(trained.model), strict=True):
                 copy.copy_(original)
         return model.requires_grad_(False)
 
@@ -181,7 +181,7 @@ class TrainerActor:
         trained, local = self.trained, self.shards()
         plan = gather_plan(local, list(trained.table.shapes))
         sizes = {name: torch.Size(infos[0].global_shape).numel() * infos[0].dtype.itemsize for name, infos in plan.items()}
-        hf_config = {**trained.hf_config, "tie_word_embeddings": trained.table.tied}
+        hf_config = trained.family.exported_config(trained.hf_config)
         export_hf(whole_tensors(local, plan), sizes, path, self.config.model.path, hf_config, writes=dist.get_rank() == 0)
         dist.barrier()
 

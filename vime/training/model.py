@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib.util
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ import torch
 from vime.config.owned import MEGATRON as OWNED
 from vime.config.tree import Config, TrainConfig
 from vime.errors import UserError
-from vime.models.base import Family, Layout, ModelShape, WeightTable, padded_vocab, setting
+from vime.models.base import Built, Family, HfConfig, Layout, ModelShape, WeightTable, setting
+from vime.models.decoder import has_transformer_engine
 from vime.models.hf_io import load_hf, read_config
 from vime.models.random_init import random_init
 from vime.models.registry import family_for
@@ -126,8 +126,6 @@ def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) 
         raise UserError("model.dtype: float16 needs loss scaling, which vime does not do: use bfloat16 or float32")
     if parallel.context > 1:
         raise UserError(f"parallel.context {parallel.context}: context parallelism is not supported yet: use 1")
-    if parallel.expert > 1 or parallel.expert_tensor > 1:
-        raise UserError(f"parallel.expert {parallel.expert} and expert_tensor {parallel.expert_tensor}: {family.name} has no experts: use 1")
     layers = int(setting(hf_config, "num_hidden_layers", 0))
     uneven = (
         "num_layers_in_first_pipeline_stage",
@@ -142,11 +140,6 @@ def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) 
         )
 
 
-def has_transformer_engine() -> bool:
-    """Whether TransformerEngine is installed; without it vime's own packed attention is used."""
-    return importlib.util.find_spec("transformer_engine") is not None
-
-
 def build(config: Config, platform: Any, layout: Layout, device: torch.device) -> Trained:
     """Model with its weights, data-parallel wrapper and optimizer. torch.distributed and Megatron's parallel state are up."""
     from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
@@ -156,35 +149,26 @@ def build(config: Config, platform: Any, layout: Layout, device: torch.device) -
     table, shape = family.weight_table(hf_config), family.shape(hf_config)
     megatron = transformer_config(config, family, hf_config, platform.device_type)
     layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(megatron))
-    model = bare_model(family, megatron, shape, layout, device)
+    model = bare_model(family, hf_config, megatron, shape, layout, device)
     _check_marks(model, table, layout)
     load_weights(model, config, table, layout)
     ddp = _wrap(config, megatron, model)
     return Trained(family, hf_config, shape, table, layout, megatron, model, ddp, _optimizer(config, ddp))
 
 
-def bare_model(family: Family, megatron: Any, shape: ModelShape, layout: Layout, device: torch.device) -> torch.nn.Module:
-    """A GPTModel of this rank's part, its weights not yet set."""
-    from megatron.core.models.gpt.gpt_model import GPTModel
-
+def bare_model(
+    family: Family, hf_config: HfConfig, megatron: Any, shape: ModelShape, layout: Layout, device: torch.device, *, mtp: bool = False
+) -> torch.nn.Module:
+    """This rank's part of the model, its weights not yet set. Parameters have the run's dtype; buffers keep theirs (a routing bias is float32)."""
     from vime.training.attention import PackedAttention
 
     core = None if has_transformer_engine() else PackedAttention
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = GPTModel(
-            config=megatron,
-            transformer_layer_spec=family.layer_spec(megatron, core),
-            vocab_size=padded_vocab(shape.vocab_size, layout.tp_size),
-            max_sequence_length=shape.max_position_embeddings,
-            pre_process=layout.pp == 0,
-            post_process=layout.pp == layout.pp_size - 1,
-            parallel_output=True,
-            share_embeddings_and_output_weights=shape.tied,
-            position_embedding_type="rope",
-            rotary_base=shape.rotary_base,
-        )
-    return model.to(device=device, dtype=megatron.params_dtype)
+        model = family.build(Built(hf_config, megatron, shape, layout, core, mtp))
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device=device, dtype=megatron.params_dtype)
+    return model.to(device=device)
 
 
 def _check_marks(model: torch.nn.Module, table: WeightTable, layout: Layout) -> None:

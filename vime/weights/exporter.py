@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from vime.models.base import Layout, Slices, WeightTable
+from vime.models.base import Layout, Slices, WeightTable, local_weights
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ShardInfo:
 def shards(model_chunks: Sequence[torch.nn.Module], table: WeightTable, layout: Layout) -> Iterator[Shard]:
     """This rank's shards, in the order of its parameters. One model chunk a pipeline stage (no interleaved schedule). Nothing is copied to a peer here."""
     (model,) = model_chunks
-    parameters = dict(_bare(model).named_parameters())
+    parameters = dict(local_weights(_bare(model)))
     for name, piece in table.local(parameters, layout):
         if not piece.copy:
             data = piece.view(parameters[name].detach()).reshape(piece.shape)

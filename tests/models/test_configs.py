@@ -6,8 +6,10 @@ import pytest
 
 from vime.config.tree import ParallelConfig
 from vime.errors import UserError
-from vime.models.qwen3 import Qwen3, rope_theta, tied
+from vime.models.base import tied
+from vime.models.qwen3 import Qwen3
 from vime.models.registry import family_for
+from vime.models.rope import read_rope
 
 BASE = {
     "model_type": "qwen3",
@@ -32,12 +34,14 @@ BASE = {
     ],
 )
 def test_rope_theta_of_old_and_new_configs(keys, expected):
-    assert rope_theta({**BASE, **keys}) == expected
+    assert read_rope({**BASE, **keys}).theta == expected
 
 
-def test_scaled_rope_is_refused():
-    with pytest.raises(UserError, match="rope type 'yarn'"):
-        rope_theta({**BASE, "rope_scaling": {"type": "yarn", "factor": 4.0}})
+def test_an_unknown_rope_and_one_without_its_factor_are_refused():
+    with pytest.raises(UserError, match="rope type 'longrope'"):
+        read_rope({**BASE, "rope_scaling": {"type": "longrope", "factor": 4.0}})
+    with pytest.raises(UserError, match="rope type 'yarn' without factor"):
+        read_rope({**BASE, "rope_scaling": {"type": "yarn"}})
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,7 @@ def test_kv_heads_that_do_not_divide_are_refused_with_both_numbers():
         Qwen3().megatron_config(BASE, ParallelConfig(tensor=6), {})
 
 
-@pytest.mark.parametrize(("key", "value"), [("hidden_act", "gelu"), ("attention_bias", True), ("use_sliding_window", True)])
+@pytest.mark.parametrize(("key", "value"), [("hidden_act", "gelu"), ("use_sliding_window", True)])
 def test_settings_outside_the_family_are_refused(key, value):
     with pytest.raises(UserError, match=key):
         Qwen3().shape({**BASE, key: value})
