@@ -36,6 +36,9 @@ INFRA_SIGNATURES = (
     Signature("network", re.compile(r"no route to host|network is unreachable|EI0006", re.IGNORECASE), "another node could not be reached"),
 )
 
+# Words of what was computed. Text that holds one is never INFRA, whatever else it holds.
+NUMERICS = re.compile(r"\b(nan|inf|infinity|overflow|underflow|diverged?|mismatch|digests?|grad(ient)?[ _-]norm)\b|\b(not|non)[ -]finite\b", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -56,7 +59,8 @@ def classify(
 ) -> Ending:
     """The ending of a run with `steps` of `planned` recorded.
 
-    `stopped_by` says which limit ended it, `error` is its last error event, `tail` the end of its output.
+    `stopped_by` says which limit ended it, `error` is its last error event, `tail` the end of its output. Where the run said why it ended, its words alone are
+    searched for a signature: a warning about a port in the output does not make a retry of a loss that is not finite.
     """
     count = f"{steps}/{planned} steps"
     if stopped_by is not None:
@@ -69,14 +73,15 @@ def classify(
     what = f"{count}, {exit_}" + (f": {told}" if told else "")
     if exit_.code == 0:
         return Ending(Outcome.INCOMPLETE, f"{count}, ended by itself without an error" + (f": {told}" if told else ""))
-    signature = infra_signature(f"{error or ''}\n{tail}") if exit_.signal is None else None
+    signature = infra_signature(error or tail) if exit_.signal is None else None
     if signature is not None:
         return Ending(Outcome.INFRA, f"{what} ({signature.meaning})", infra=signature.name)
     return Ending(Outcome.INCOMPLETE, what)
 
 
 def infra_signature(text: str) -> Signature | None:
-    return next((signature for signature in INFRA_SIGNATURES if signature.pattern.search(text)), None)
+    """The first signature that a text shows, or None; None too where it speaks of numbers."""
+    return None if NUMERICS.search(text) else next((signature for signature in INFRA_SIGNATURES if signature.pattern.search(text)), None)
 
 
 def last_words(tail: str) -> str:

@@ -29,6 +29,11 @@ Command = Annotated[
     typer.Option("--train-command", help="What makes a run; '<config> --out <run>' is added. Default: this Python's vime train.", show_default=False),
 ]
 
+Leases = Annotated[
+    Path | None,
+    typer.Option("--leases", help="Where the locks of this machine's devices lie; all who share the devices name one place.", show_default=False),
+]
+
 
 @app.command("run")
 def run_cells(
@@ -47,6 +52,7 @@ def run_cells(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override the resolved configuration, for an experiment.", show_default=False)
     ] = None,
     train_command: Command = None,
+    leases: Leases = None,
     matrix: Tree = None,
 ) -> None:
     """Run one cell: its seeds, their verdict.
@@ -56,20 +62,21 @@ def run_cells(
     """
     from e2e.cell_run import Options, run_cell
     from e2e.live import display
-    from e2e.runner import TRAIN
+    from e2e.run_plan import TRAIN
     from e2e.selection import seeds_of
+    from e2e.verdict import disposition
     from matrix.loader import load
 
     tree = load(matrix)
     command = tuple(shlex.split(train_command)) if train_command else TRAIN
-    options = Options(results.resolve(), seeds_of(seeds) if seeds else (), rerun, not no_judge, judge_only, command, tuple(set_ or ()))
+    options = Options(results.resolve(), seeds_of(seeds) if seeds else (), rerun, not no_judge, judge_only, command, tuple(set_ or ()), leases)
     if fault is not None:
         from e2e.faults import plant
 
         options = plant(fault, options, tree.cell(cell))
     with display() as progress:
         verdict = run_cell(tree, tree.cell(cell), options, progress)
-    _print(verdict.outcome, [asdict(verdict)], tree.cell(cell).disposition)
+    _print(verdict.outcome, [asdict(verdict)], disposition(tree.cell(cell), verdict))
 
 
 def _print(outcome: object, verdicts: list[dict[str, object]], disposition: object) -> None:
@@ -96,9 +103,11 @@ def baseline(
     reason: Annotated[str | None, typer.Option(help="Why a baseline that is there is replaced.", show_default=False)] = None,
     approver: Annotated[str | None, typer.Option(help="Who approved that.", show_default=False)] = None,
     train_command: Command = None,
+    leases: Leases = None,
     matrix: Tree = None,
 ) -> None:
-    """Make the runs of a cell's baseline and record them in matrix/baselines/<science hash>/. Runs that are there already are not made again.
+    """Make the runs of a cell's baseline and record them in matrix/baselines/<science hash>/. Runs that are there already are not made again,
+    also when other code made them (their manifests name the commit): hours of runs outlive a commit. Move the results root away to make all anew.
 
     All cells that learn the same share a baseline: record it from the plainest one.
 
@@ -106,7 +115,7 @@ def baseline(
     """
     from e2e.cell_run import Options, run_cell
     from e2e.live import display
-    from e2e.runner import TRAIN
+    from e2e.run_plan import TRAIN
     from e2e.selection import seeds_of
     from e2e.verdict import declared
     from matrix.loader import load
@@ -117,7 +126,7 @@ def baseline(
     if max(chosen) > 99:
         raise ValueError(f"--seeds {seeds}: a baseline takes seeds 0 to 99; {max(chosen)} is a candidate's")
     command = tuple(shlex.split(train_command)) if train_command else TRAIN
-    options = Options(results.resolve(), chosen, judge=False, command=command)
+    options = Options(results.resolve(), chosen, judge=False, command=command, lease_directory=leases, same_code=False)
     with display() as progress:
         verdict = run_cell(tree, found, options, progress)
     if verdict.outcome is not None:

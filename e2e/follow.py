@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 RECENT = 20  # steps that the speed and the reward shown are taken of
 
@@ -23,6 +23,8 @@ class LineTail:
 
     def new(self) -> list[dict[str, Any]]:
         try:
+            if self.path.stat().st_size < self._offset:  # written anew: its records come again, and a step counts once
+                self._offset, self._rest = 0, b""
             with self.path.open("rb") as stream:
                 stream.seek(self._offset)
                 data = stream.read()
@@ -75,8 +77,19 @@ class Progress:
         return None if pace is None else pace * max(self.planned - self.done, 0)
 
 
+class Follows(Protocol):
+    """Keeps a `Progress` up to date from what a run writes. `quiet_s` is the time since it wrote anything."""
+
+    progress: Progress
+
+    @property
+    def quiet_s(self) -> float: ...
+
+    def look(self, *, last: bool = False) -> Progress: ...
+
+
 class Follower:
-    """Keeps a `Progress` up to date from a run directory. `quiet_s` is the time since anything was recorded."""
+    """Follows vime's run directory."""
 
     def __init__(self, run: Path, metric: str, planned: int):
         self.progress = Progress(planned)
@@ -93,7 +106,7 @@ class Follower:
     def broken_lines(self) -> int:
         return self._metrics.broken
 
-    def look(self) -> Progress:
+    def look(self, *, last: bool = False) -> Progress:
         metrics, events = self._metrics.new(), self._events.new()
         if metrics or events:
             self._last_change = time.monotonic()

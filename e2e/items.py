@@ -44,6 +44,7 @@ class CellItem(pytest.Item):
     def runtest(self) -> None:
         from e2e.cell_run import run_cell
         from e2e.live import display
+        from e2e.verdict import disposition
         from matrix.outcome import Disposition, Outcome
 
         capture = self.config.pluginmanager.getplugin("capturemanager")
@@ -53,10 +54,12 @@ class CellItem(pytest.Item):
             verdict = run_cell(self.selection.matrix, self.cell, self.selection.options, shown)
         outcome = verdict.outcome
         self.user_properties.append(
-            (VERDICT, {**asdict(verdict), "outcome": None if outcome is None else str(outcome), "disposition": str(self.cell.disposition)})
+            (VERDICT, {**asdict(verdict), "outcome": None if outcome is None else str(outcome), "disposition": disposition(self.cell, verdict)})
         )
         if outcome is None or outcome is Outcome.PASS:
             return
+        if outcome is Outcome.NOT_RUN:
+            pytest.skip(f"NOT_RUN: {verdict.reasons[0]}")  # pytest's word for it; the exit code is the outcome's
         text = f"{self.cell}: {outcome}\n" + "\n".join(f"  {reason}" for reason in verdict.reasons)
         if self.cell.disposition is Disposition.QUARANTINED and self.cell.quarantined is not None:
             entry = self.cell.quarantined

@@ -24,7 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group = parser.getgroup("vime cells", title)
     group.addoption("--cell", action="append", default=[], metavar="ID", help="only this cell; a pattern such as 'qwen3-4b.*' is allowed; may be repeated")
-    group.addoption("--tier", default=None, metavar="TIER", help="only cells of this tier (default: smoke, or any when --cell names cells)")
+    tier = "only cells of this tier (default: smoke; any when --cell names cells, or when this machine lacks the hardware and can only report NOT_RUN)"
+    group.addoption("--tier", default=None, metavar="TIER", help=tier)
     group.addoption(
         "--seeds", default=None, metavar="K,L", help="these seeds and no others, e.g. 100 or 100-102 (default: the recipe's, more while the verdict asks)"
     )
@@ -34,6 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--no-judge", action="store_true", help="make the runs, do not judge them (one agent's part of a fan-out)")
     group.addoption("--judge-only", action="store_true", help="judge the runs that lie in the results root, run nothing")
     group.addoption("--list-cells", action="store_true", help="print the cells that would run, one a line, and stop")
+    group.addoption("--plan", action="store_true", help="print what would run here, with devices, seeds and minutes, and stop")
+    group.addoption("--leases", default=None, metavar="DIR", help="where the locks of this machine's devices lie; all who share the devices name one place")
     group.addoption(
         "--train-command", default=None, metavar="CMD", help="the command that makes a run; '<config> --out <run>' is added (default: this Python's vime train)"
     )
@@ -42,11 +45,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    if not config.getoption("--list-cells"):
+    if not config.getoption("--list-cells") and not config.getoption("--plan"):
         return None
     selection = _selection(config)
-    for cell in selection.cells if selection else ():
-        print(cell)
+    assert selection is not None
+    if config.getoption("--list-cells"):
+        print(*selection.cells, sep="\n")
+        return 0
+    from e2e.preview import lines, preview
+
+    print(*lines([preview(selection.matrix, cell, selection.options) for cell in selection.cells]), sep="\n")
     return 0
 
 
@@ -82,7 +90,7 @@ def _registered(config: pytest.Config) -> set[str]:
 
 
 def _asked_by_option(config: pytest.Config) -> bool:
-    return bool(config.getoption("--cell") or config.getoption("--tier") or config.getoption("--list-cells") or config.getoption("--judge-only"))
+    return any(config.getoption(name) for name in ("--cell", "--tier", "--list-cells", "--plan", "--judge-only"))
 
 
 def _named_files(config: pytest.Config) -> list[Path]:
@@ -91,16 +99,17 @@ def _named_files(config: pytest.Config) -> list[Path]:
 
 
 def _load_selection(config: pytest.Config, markers: frozenset[str]) -> Selection:
-    from e2e.selection import Selection, select
+    from e2e.leases import LeaseError
+    from e2e.selection import Selection, select, select_default
     from matrix.loader import load
     from matrix.problem import MatrixError, SelectionError
 
-    root, names = config.getoption("--matrix"), config.getoption("--cell")
-    tier = config.getoption("--tier") or (None if names else "smoke")
+    root, names, tier = config.getoption("--matrix"), config.getoption("--cell"), config.getoption("--tier")
     try:
         matrix = load(Path(root).resolve() if root else None)
-        return Selection(matrix, select(matrix, markers, tier, names), _options(config))
-    except (MatrixError, SelectionError, ValueError) as error:
+        cells = select(matrix, markers, tier, names) if names or tier else select_default(matrix, markers)
+        return Selection(matrix, cells, _options(config))
+    except (MatrixError, SelectionError, LeaseError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
 
 
@@ -108,12 +117,12 @@ def _options(config: pytest.Config) -> Any:
     import shlex
 
     from e2e.cell_run import Options
-    from e2e.runner import TRAIN
+    from e2e.run_plan import TRAIN
     from e2e.selection import seeds_of
 
     if config.getoption("--no-judge") and config.getoption("--judge-only"):
         raise ValueError("--no-judge and --judge-only together leave nothing to do: give one of them")
-    seeds, command = config.getoption("--seeds"), config.getoption("--train-command")
+    seeds, command, leases = config.getoption("--seeds"), config.getoption("--train-command"), config.getoption("--leases")
     return Options(
         root=(config.invocation_params.dir / config.getoption("--results")).resolve(),
         seeds=seeds_of(seeds) if seeds else (),
@@ -121,4 +130,5 @@ def _options(config: pytest.Config) -> Any:
         judge=not config.getoption("--no-judge"),
         judge_only=config.getoption("--judge-only"),
         command=tuple(shlex.split(command)) if command else TRAIN,
+        lease_directory=(config.invocation_params.dir / leases).resolve() if leases else None,
     )

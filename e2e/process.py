@@ -33,9 +33,12 @@ class Exit:
 
 
 class GuardedProcess:
-    """A command under `e2e.guard`, its output in a file. A context manager: leaving it stops whatever still runs."""
+    """A command under `e2e.guard`, its output in a file. A context manager: leaving it stops whatever still runs.
 
-    def __init__(self, command: Sequence[str], output: Path, cwd: Path, environment: Mapping[str, str] | None = None):
+    `held` are descriptors that the guard keeps open as long as anything of the run is alive: the locks of its devices.
+    """
+
+    def __init__(self, command: Sequence[str], output: Path, cwd: Path, environment: Mapping[str, str] | None = None, held: Sequence[int] = ()):
         self._read, write = os.pipe()
         guard = [sys.executable, "-m", "e2e.guard", "--status-fd", str(write), "--parent", str(os.getpid()), "--grace", str(GRACE_S), "--", *command]
         root = str(Path(__file__).resolve().parents[1])
@@ -43,10 +46,15 @@ class GuardedProcess:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, variables.get("PYTHONPATH"))))
         with output.open("ab") as out:
             self._guard = subprocess.Popen(
-                guard, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=variables, pass_fds=(write,), start_new_session=True
+                guard, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=variables, pass_fds=(write, *held), start_new_session=True
             )
         os.close(write)
         self._exit: Exit | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the guard: SIGTERM to it ends the run and everything below it."""
+        return self._guard.pid
 
     def __enter__(self) -> GuardedProcess:
         return self

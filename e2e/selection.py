@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from e2e.cell_run import Options
+from e2e.machine import offer
 from matrix.cell_id import key
-from matrix.declarations import MARKERS
+from matrix.declarations import MARKERS, Hardware
 from matrix.loader import DeclaredCell, Matrix
 from matrix.problem import SelectionError, nearest
 
@@ -46,6 +47,22 @@ def select(matrix: Matrix, markers: frozenset[str], tier: str | None, cells: Ite
             )
             raise SelectionError(f"--cell {pattern} selects nothing{why}")
         chosen |= {str(cell): cell for cell in matched}
+    return tuple(chosen[name] for name in sorted(chosen))
+
+
+def select_default(matrix: Matrix, markers: frozenset[str], here: Callable[[Hardware], bool] | None = None) -> tuple[DeclaredCell, ...]:
+    """Cells where neither tier nor cell was named: of each marker the smoke tier; every cell of a marker none of whose hardware is here, because nothing of
+    them will run and all are to be reported. Raises as `select` does."""
+    present = here or (lambda hardware: offer(hardware).lacks is None)
+    chosen: dict[str, DeclaredCell] = {}
+    for marker in sorted(markers or MARKERS.values()):
+        cells = matrix.select(markers={marker})
+        kinds = {cell.id.hardware: cell.hardware.value for cell in cells}
+        if cells and any(present(hardware) for hardware in kinds.values()):
+            cells = list(select(matrix, frozenset({marker}), "smoke", []))
+        chosen |= {str(cell): cell for cell in cells}
+    if not chosen:
+        return select(matrix, markers, "smoke", [])
     return tuple(chosen[name] for name in sorted(chosen))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.outcome import Disposition, Outcome, most_severe
+from matrix.status import title
 
 BLOCKING = frozenset({Disposition.REQUIRED, Disposition.STALE})
 
@@ -21,7 +22,7 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line per cell: id, outcome, seeds, time, and what the outcome rests on."""
     rows = []
     for verdict in sorted(verdicts, key=lambda verdict: str(verdict["cell"])):
-        outcome = verdict["outcome"] or "not judged"
+        outcome = title(verdict["outcome"], verdict["evidence"]) if verdict["outcome"] else "not judged"
         note = "" if Disposition(verdict["disposition"]) is Disposition.REQUIRED else f" ({verdict['disposition']})"
         seeds = ",".join(str(seed) for seed in verdict["seeds"]) or "none"
         rows.append(

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matrix.loader import DeclaredCell, Matrix
-from matrix.outcome import Outcome, most_severe
+from matrix.outcome import Disposition, Outcome, most_severe
+from matrix.problem import MatrixError
 from matrix.resolver import baseline_directory, science_hash
 
 if TYPE_CHECKING:
@@ -24,8 +25,15 @@ class CellVerdict:
     outcome: Outcome | None
     reasons: tuple[str, ...]
     seeds: tuple[int, ...]
+    evidence: str = "convergence"  # what kind of evidence the outcome rests on
+    stale: bool = False  # the recipe changed since its baseline was recorded
     path: str = ""
     seconds: float = 0.0
+
+
+def disposition(cell: DeclaredCell, verdict: CellVerdict) -> str:
+    """What the cell's outcome means for a gate."""
+    return str(Disposition.STALE if verdict.stale and cell.disposition is Disposition.REQUIRED else cell.disposition)
 
 
 @dataclass(frozen=True)
@@ -51,10 +59,15 @@ def judge_cell(
     """
     from reports.judge import judge
 
-    if unfinished and not any(run.steps for run in unfinished):
-        return unjudged(matrix, cell, root, unfinished[0].outcome, f"seed {unfinished[0].seed}: {unfinished[0].reason}", seeds)
-    runs = [root / cell.key / f"seed-{seed}" for seed in seeds]
-    found = judge(runs, baseline_directory(cell, matrix), cell.recipe.value.judge, declared(matrix, cell), looks_done)
+    empty = {run.seed for run in unfinished if not run.steps}
+    runs = [root / cell.key / f"seed-{seed}" for seed in seeds if seed not in empty]
+    if not runs:
+        worst = most_severe([run.outcome for run in unfinished])
+        return unjudged(matrix, cell, root, worst, next(f"seed {run.seed}: {run.reason}" for run in unfinished if run.outcome is worst), seeds)
+    found = judge(runs, baseline_directory(cell, matrix), cell.rule, declared(matrix, cell), looks_done)
+    if cell.framework:
+        words = f"run by {cell.framework.value.title} {cell.framework.value.version}: that it trains the declared recipe is the declaration's claim"
+        found = found.model_copy(update={"reasons": [*found.reasons, words]})
     if unfinished:
         endings = [f"seed {run.seed}: {run.reason}" for run in unfinished]
         worst = most_severe([found.outcome, *(run.outcome for run in unfinished)])
@@ -63,17 +76,33 @@ def judge_cell(
     return _keep(cell, root, found, seeds)
 
 
-def unjudged(matrix: Matrix, cell: DeclaredCell, root: Path, outcome: Outcome, reason: str, seeds: tuple[int, ...] = ()) -> CellVerdict:
-    """The verdict of a cell whose runs cannot be judged: none recorded a step, or there is none."""
-    from reports.verdict import Verdict
+def unjudged(matrix: Matrix, cell: DeclaredCell, root: Path, outcome: Outcome, reason: str, seeds: tuple[int, ...] = (), *, keep: bool = True) -> CellVerdict:
+    """The verdict of a cell whose runs cannot be judged: none recorded a step, or there is none.
 
-    rule = cell.recipe.value.judge
+    NOT_RUN never stands in front of an outcome: it is kept only where nothing else was judged before (its age then says what a reader needs to know).
+    """
+    from reports.verdict import Declared, Verdict
+
+    rule = cell.rule
+    try:
+        held_to = declared(matrix, cell)
+    except (MatrixError, OSError):  # the cell's own declarations are at fault: nothing was judged by them
+        held_to = Declared(cell=str(cell), recipe=cell.recipe.value.name)
+    if not keep or (outcome is Outcome.NOT_RUN and _judged_before(root / cell.key)):
+        return CellVerdict(str(cell), outcome, (reason,), seeds, rule.evidence)
     return _keep(
         cell,
         root,
-        Verdict(outcome=outcome, evidence=rule.evidence, headline=reason, reasons=[reason], declared=declared(matrix, cell), rule=rule, candidates=[]),
+        Verdict(outcome=outcome, evidence=rule.evidence, headline=reason, reasons=[reason], declared=held_to, rule=rule, candidates=[]),
         seeds,
     )
+
+
+def _judged_before(folder: Path) -> bool:
+    from matrix.status import latest
+
+    found = latest(folder)
+    return found is not None and found.outcome is not Outcome.NOT_RUN
 
 
 def declared(matrix: Matrix, cell: DeclaredCell) -> Declared:
@@ -95,4 +124,4 @@ def page(root: Path, directory: Path, matrix_root: Path | None = None) -> Path:
 def _keep(cell: DeclaredCell, root: Path, verdict: Verdict, seeds: tuple[int, ...]) -> CellVerdict:
     name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{time.time_ns() % 1_000_000_000:09d}Z.json"
     path = verdict.write(root / cell.key / "verdicts" / name)
-    return CellVerdict(str(cell), verdict.outcome, tuple(verdict.reasons), seeds, str(path))
+    return CellVerdict(str(cell), verdict.outcome, tuple(verdict.reasons), seeds, verdict.evidence, verdict.stale, str(path))

@@ -1,4 +1,4 @@
-"""`python -m matrix`: list what must hold, show one cell resolved, check the declarations."""
+"""`python -m matrix`: list what must hold, show one cell resolved, check the declarations, say how a results root stands."""
 
 from __future__ import annotations
 
@@ -132,6 +132,27 @@ def check(root: Root = None) -> None:
     if problems:
         raise MatrixError(problems)
     typer.echo(f"{len(matrix.cells)} cells, {len(matrix.models)} models, {len(matrix.hardware)} hardware, {len(matrix.recipes)} recipes: no fault")
+
+
+@app.command()
+def status(
+    results: Annotated[Path, typer.Argument(help="A results root: what `pytest -m … --results=ROOT` wrote.")],
+    tier: Annotated[str | None, typer.Option(help="Only cells of this tier.", show_default=False)] = None,
+    hardware: Annotated[str | None, typer.Option(help="Only cells on this hardware.", show_default=False)] = None,
+    as_json: Json = False,
+    root: Root = None,
+) -> None:
+    """Print every declared cell with its outcome, evidence, disposition and age. A cell without a verdict is NOT_RUN; none is left out.
+
+    python -m matrix status results
+    """
+    from matrix.status import as_data, grid, standings
+
+    matrix = _load(root)
+    rows = standings(results, matrix, matrix.select(tier=tier, hardware=hardware) if tier or hardware else None)
+    if not rows:
+        raise SelectionError("no cell matches: 'python -m matrix list' shows them all")
+    typer.echo(json.dumps(as_data(rows), indent=1) if as_json else "\n".join(grid(rows)))
 
 
 @app.command()

@@ -15,7 +15,7 @@ from pathlib import Path
 from e2e.leases import DevicePool
 pool = DevicePool("x", tuple(range(4)), directory=Path(sys.argv[1]))
 with pool.lease(int(sys.argv[2]), "holder", 30) as devices:
-    print(*devices, flush=True)
+    print(*devices.devices, flush=True)
     time.sleep(float(sys.argv[3]))
 """
 
@@ -28,8 +28,8 @@ pool = DevicePool("x", tuple(range(4)), directory=place / "locks")
 chance = random.Random(index)
 for turn in range(6):
     count = chance.choice([1, 1, 2, 3])
-    with pool.lease(count, f"worker {index}", 60) as devices:
-        marks = [place / f"held-{device}" for device in devices]
+    with pool.lease(count, f"worker {index}", 60) as lease:
+        marks = [place / f"held-{device}" for device in lease.devices]
         for mark in marks:
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL))       # two holders of one device would collide here
         time.sleep(chance.uniform(0, 0.02))
@@ -57,30 +57,30 @@ def test_a_lease_is_all_or_nothing_and_ends_with_its_block(tmp_path: Path):
         with pytest.raises(LeaseError, match=r"b waited for 2 devices of x in vain; held by a \(process \d+, device 0\)"), pool(tmp_path).lease(2, "b", 0.5):
             pass
         with pool(tmp_path).lease(1, "c", 1) as second:
-            assert not set(first) & set(second)
+            assert not set(first.devices) & set(second.devices)
     with pool(tmp_path).lease(4, "d", 1) as whole:
-        assert whole == (0, 1, 2, 3)
+        assert whole.devices == (0, 1, 2, 3)
 
 
 def test_only_allowed_devices_are_leased(tmp_path: Path):
     narrowed = DevicePool("x", (2, 5), directory=tmp_path)
-    with narrowed.lease(2, "a", 1) as devices:
-        assert devices == (2, 5)
+    with narrowed.lease(2, "a", 1) as lease:
+        assert lease.devices == (2, 5)
     with pytest.raises(LeaseError, match="needs 3 devices of x; 2 may be used here"), narrowed.lease(3, "a", 1):
         pass
 
 
 def test_contiguous_leases_are_aligned_blocks(tmp_path: Path):
     with pool(tmp_path, contiguous=True).lease(1, "a", 1) as one, pool(tmp_path, contiguous=True).lease(2, "b", 1) as two:
-        assert (one, two) == ((0,), (2, 3))
+        assert (one.devices, two.devices) == ((0,), (2, 3))
 
 
 def test_a_dead_holder_s_devices_are_free_at_once(tmp_path: Path):
     holder = hold(tmp_path, 4, 60)
     holder.kill()
     holder.wait()
-    with pool(tmp_path).lease(4, "next", 2) as devices:
-        assert len(devices) == 4
+    with pool(tmp_path).lease(4, "next", 2) as lease:
+        assert len(lease.devices) == 4
 
 
 def test_one_for_many_is_not_overtaken_for_ever(tmp_path: Path):

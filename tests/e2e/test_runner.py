@@ -18,7 +18,9 @@ import pytest
 
 from e2e.cell_run import Options
 from e2e.live import PlainDisplay
-from e2e.runner import RunPlan, RunRecord, plan_run, read_record, run
+from e2e.records import RunRecord, read_record
+from e2e.run_plan import RunPlan, finished_before, finished_record, plan_run
+from e2e.runner import run
 from matrix.loader import Matrix
 from tests.e2e.conftest import FAKE
 from tests.matrix.tree import CELL
@@ -70,7 +72,7 @@ def test_a_run_that_does_not_reach_its_end_says_where_and_why(
 
 def test_the_wall_limit_ends_a_run_that_goes_on(plan: RunPlan, behave: Callable[..., None]):
     behave(seed_100="stall at 4")
-    plan.limits = replace(plan.limits, wall_s=1.0)
+    plan.limits = plan.limits.model_copy(update={"wall_s": 1.0})
     record, _ = made(plan)
     assert "over the wall limit of 1 s, in stage 'after step 3'" in record.reason
 
@@ -90,24 +92,20 @@ def test_infra_retries_are_bounded(plan: RunPlan, behave: Callable[..., None]):
     assert (record.outcome, record.attempt) == ("INFRA", 3)
 
 
-def test_a_finished_run_is_not_made_again_unless_asked(plan: RunPlan):
+def test_a_finished_run_is_the_same_by_configuration_command_and_code(plan: RunPlan, monkeypatch: pytest.MonkeyPatch):
     first, _ = made(plan)
-    again, shown = made(plan)
-    assert again == first
-    assert "not run again; --rerun does" in shown
-    third, _ = made(plan, rerun=True)
-    assert third.started > first.started
+    assert finished_record(plan) == first
+    other = replace(plan, hash="of another configuration", command=("other", "command"))
+    found = finished_before(other)
+    assert found is not None
+    assert found.differs == ("configuration", "command")
+    assert finished_record(other) is None
+    monkeypatch.setattr("e2e.run_plan.code_hash", lambda: "of another code")
+    assert finished_record(plan) is None
+    assert finished_record(replace(plan, same_code=False)) == first
+    second, _ = made(plan)
+    assert (second.code_hash, second.attempt) == ("of another code", 1)
     assert (plan.directory.parent / "superseded" / "seed-100.1").is_dir()
-
-
-def test_another_configuration_or_another_code_is_another_run(plan: RunPlan, monkeypatch: pytest.MonkeyPatch):
-    first, _ = made(plan)
-    other = replace(plan, hash="of another configuration")
-    assert made(other)[0].started > first.started
-    monkeypatch.setattr("e2e.runner.code_hash", lambda: "of another code")
-    second, _ = made(other)
-    assert second.code_hash == "of another code"
-    assert second.attempt == 1
 
 
 def test_an_unfinished_run_is_made_again(plan: RunPlan, behave: Callable[..., None]):
@@ -141,7 +139,8 @@ def test_what_a_finished_run_leaves_behind_is_ended_and_named(plan: RunPlan, beh
 RUN_ONE = """
 import sys
 from pathlib import Path
-from e2e.runner import plan_run, run
+from e2e.run_plan import plan_run
+from e2e.runner import run
 from e2e.live import PlainDisplay
 from matrix.loader import load
 tree, root, fake = sys.argv[1:]
