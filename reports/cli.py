@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from reports.cli_judge import FormatOption, RecipeOption, Runs, register
 from reports.errors import USAGE_EXIT_CODE, ReportError
-
-if TYPE_CHECKING:
-    from reports.recipes import Held
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,69 +24,10 @@ app = typer.Typer(
 baseline_app = typer.Typer(no_args_is_help=True, help="Keep baselines: whole runs of the reference, with their provenance.")
 app.add_typer(baseline_app, name="baseline")
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories or JSONL files.", show_default=False)]
-RecipeOption = Annotated[
-    str | None, typer.Option("--recipe", help="A recipe of the matrix or a YAML file; default: the one the runs' labels name.", show_default=False)
-]
-FormatOption = Annotated[str | None, typer.Option("--format", help="Force a reader (vime, jsonl) instead of choosing by content.", show_default=False)]
 OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 
 
-@app.command()
-def judge(
-    runs: Runs,
-    baseline: Annotated[
-        list[Path] | None,
-        typer.Option("--baseline", "-b", help="Baseline folder or run; may be repeated. Default: the cell's, in matrix/baselines.", show_default=False),
-    ] = None,
-    recipe: RecipeOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the verdict: a .json file, or a directory.", show_default=False)] = None,
-    looks_done: Annotated[int, typer.Option(min=0, max=2, help="How often this cell was judged before with fewer seeds.")] = 0,
-    metric: Annotated[str | None, typer.Option(help="Metric to judge (without a recipe: rollout/reward_mean).", show_default=False)] = None,
-    better: Annotated[str | None, typer.Option(help="higher or lower: which way the metric improves.", show_default=False)] = None,
-    sided: Annotated[str | None, typer.Option(help="one (non-inferiority) or two (equivalence).", show_default=False)] = None,
-    planned_steps: Annotated[int | None, typer.Option(help="Steps a whole run has.", show_default=False)] = None,
-    first: Annotated[int | None, typer.Option(help="First window in steps (default a tenth, at least 5).", show_default=False)] = None,
-    last: Annotated[int | None, typer.Option(help="Last window in steps (default a quarter, at least 10).", show_default=False)] = None,
-    delta_first: Annotated[float | None, typer.Option(help="Margin of the first window.", show_default=False)] = None,
-    delta_last: Annotated[float | None, typer.Option(help="Margin of the last window.", show_default=False)] = None,
-    delta_whole: Annotated[float | None, typer.Option(help="Margin of the whole curve.", show_default=False)] = None,
-    delta_residual: Annotated[float | None, typer.Option(help="Margin of the noise within a run, a ratio above 1.", show_default=False)] = None,
-    alpha: Annotated[float | None, typer.Option(help="Overall error over all looks (default 0.05).", show_default=False)] = None,
-    max_seeds: Annotated[int | None, typer.Option(help="Looks that are planned, 1 to 3 (default 3).", show_default=False)] = None,
-    science_hash: Annotated[str | None, typer.Option(help="The science hash the runs must have.", show_default=False)] = None,
-    assume_comparable: Annotated[bool, typer.Option("--assume-comparable", help="Vouch for runs that carry no science hash or reward id.")] = False,
-    format: FormatOption = None,
-) -> None:
-    """Judge runs against a baseline.
-
-    Exit code: 0 PASS, 1 FAIL, 10 INCONCLUSIVE, 11 INCOMPLETE, 12 INVALID, 13 INFRA, 15 NO_BASELINE; 2 a mistake in the command.
-
-    python -m reports judge results/qwen3-4b.cpu.colocate/seed-100
-    python -m reports judge a.jsonl -b b0.jsonl -b b1.jsonl -b b2.jsonl --planned-steps 100 --sided two --delta-first 0.1 --delta-last 0.03 \
-      --delta-whole 0.025
-    """
-    from reports.judge import judge as judge_runs
-    from reports.readers import read_runs
-    from reports.rules import resolve
-    from reports.show import print_verdict
-
-    given = {
-        "metric": metric, "better": better, "sided": sided, "planned_steps": planned_steps, "first": first, "last": last, "delta_first": delta_first,
-        "delta_last": delta_last, "delta_whole": delta_whole, "delta_residual": delta_residual, "alpha": alpha, "max_seeds": max_seeds,
-    }  # fmt: skip
-    candidates = read_runs(runs, format)
-    held: Held = resolve(candidates, recipe, {name: value for name, value in given.items() if value is not None}, science_hash, assume_comparable)
-    against = baseline if baseline else [held.baseline] if held.baseline else None
-    verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, format)
-    if out is not None:
-        typer.echo(f"verdict: {verdict.write(out)}", err=True)
-    if as_json:
-        typer.echo(verdict.model_dump_json(indent=1))
-    else:
-        print_verdict(verdict)
-    raise typer.Exit(verdict.outcome.exit_code)
+register(app)
 
 
 @app.command()

@@ -73,6 +73,16 @@ def read_file(path: Path) -> Held:
     return Held(rule, Declared(), name=path.stem)
 
 
+def baselines_of(recipe: str, root: Path | None = None) -> list[Path]:
+    """Folders of stored baselines whose runs were made with a recipe, in order of their names. `root`: default this checkout's matrix/baselines."""
+    import matrix
+    from reports.baseline import FILE, read_provenance
+
+    folder = root or Path(matrix.__file__).parent / "baselines"
+    found = sorted(file.parent for file in folder.glob(f"*/{FILE}")) if folder.is_dir() else []
+    return [path for path in found if read_provenance(path).recipe == recipe]
+
+
 def _held(recipe: Recipe, cell: str | None = None, science: str | None = None, baseline: Path | None = None) -> Held:
     low, high = recipe.reward.range
     declared = Declared(cell=cell, recipe=recipe.name, science_hash=science, reward_id=recipe.reward.id, reward_range=(low, high))

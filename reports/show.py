@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from matrix.outcome import Outcome
+from reports.night import control
 from reports.results import CellResult, age
 from reports.verdict import Comparison, Verdict
 
@@ -54,6 +55,9 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
         console.print(_statistics(verdict))
     for reason in verdict.reasons:
         console.print(f"  • {escape(reason)}")
+    if verdict.pool:
+        runs = sum(group.runs for group in verdict.pool)
+        console.print(f"  spread pooled with {len(verdict.pool)} other baseline(s) of the family, {runs} runs")
     for suspect in verdict.suspects:
         console.print(f"  suspect: [bold]{escape(suspect.name)}[/]: {escape(suspect.evidence)}")
     for run in verdict.candidates:
@@ -104,6 +108,8 @@ def print_table(results: Sequence[CellResult], console: Console | None = None) -
     console.print(table)
     counts = [(outcome, sum(result.outcome is outcome for result in results)) for outcome in Outcome]
     console.print(f"{len(results)} cells: " + ", ".join(f"{count} {outcome}" for outcome, count in counts if count))
+    if any(result.outcome is Outcome.FAIL and result.verdict for result in results):
+        console.print(control({result.id: result.verdict for result in results if result.verdict}).text)
 
 
 def print_baseline(folder: Path, console: Console | None = None) -> None:

@@ -26,7 +26,8 @@ Finding = tuple[list[Check], list[Comparison], list[Resource]]
 def rank(case: Case, checks: list[Check], comparisons: list[Comparison], resources: list[Resource]) -> list[Suspect]:
     """Suspects, most telling first, each named once."""
     rules: tuple[Callable[[Case, Finding], Iterator[Suspect]], ...] = (
-        _errors, _numerics, _digests, _step0_gap, _gap_jump, _sampler, _rewards, _trajectory, _collapse, _learning_rate, _first_window, _trainer, _shifted, _speed,
+        _errors, _numerics, _digests, _step0_gap, _gap_jump, _sampler, _rewards, _trajectory, _collapse,
+        _learning_rate, _first_window, _trainer, _shifted, _speed,
     )  # fmt: skip
     found: dict[str, Suspect] = {}
     for rule in rules:
@@ -84,8 +85,8 @@ def _gap_jump(case: Case, finding: Finding) -> Iterator[Suspect]:
             after = f", of {run.syncs.total} recorded weight syncs" if run.syncs.total else ""
             yield Suspect(
                 name="weight sync",
-                evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}, largest {np.nanmax(later):.3g}: "
-                f"engine and trainer part after an update{after}",
+                evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}, at most {np.nanmax(later):.3g}: "
+                f"they part after an update{after}",
                 strength=value / max(first, GAP_NOISE),
             )
 

@@ -68,12 +68,12 @@ def test_rule_from_a_file(files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["judge", "{100}"], "--delta-first, --delta-last, --delta-whole, --sided one|two, --planned-steps"),
+        (["judge", "{100}"], "--delta (or --delta-first, --delta-last, --delta-whole), --planned-steps"),
         (["judge", "/nothing/here", *RULE], "no such file"),
         (["judge", "{100}", "-b", "/nothing/here", *RULE], "no such run"),
         (["judge", "{100}", "--recipe", "no-such-recipe"], "no recipe 'no-such-recipe'"),
         (["judge", "{100}", "--recipe", "/nothing.yaml"], "no such file"),
-        (["judge", "{100}", *RULE, "--format", "csv"], "unknown"),
+        (["judge", "{100}", *RULE, "--format", "xlsx"], "unknown"),
         (["judge", "{100}", *RULE, "--last", "99"], "disjoint windows"),
         (["judge", "{100}", *RULE, "--delta-residual", "0.5"], "residual"),
         (["judge", "{100}", *RULE[:-1], "three"], "sided"),

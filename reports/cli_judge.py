@@ -1,0 +1,164 @@
+"""The commands about verdicts: judge, replay, night, calibrate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reports.errors import ReportError
+
+if TYPE_CHECKING:
+    from reports.recipes import Held
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories or files of curves.", show_default=False)]
+RecipeOption = Annotated[
+    str | None, typer.Option("--recipe", help="A recipe of the matrix or a YAML file; default: the one the runs' labels name.", show_default=False)
+]
+FormatOption = Annotated[str | None, typer.Option("--format", help="Force a reader instead of choosing by content.", show_default=False)]
+
+
+def judge(
+    runs: Runs,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option("--baseline", "-b", help="Baseline folder or run; may be repeated. Default: the cell's, in matrix/baselines.", show_default=False),
+    ] = None,
+    recipe: RecipeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the verdict: a .json file, or a directory.", show_default=False)] = None,
+    looks_done: Annotated[int, typer.Option(min=0, max=2, help="How often this cell was judged before with fewer seeds.")] = 0,
+    metric: Annotated[str | None, typer.Option(help="Metric to judge (without a recipe: rollout/reward_mean).", show_default=False)] = None,
+    better: Annotated[str | None, typer.Option(help="higher or lower: which way the metric improves (default higher).", show_default=False)] = None,
+    sided: Annotated[str | None, typer.Option(help="one (non-inferiority) or two (equivalence, the default).", show_default=False)] = None,
+    evidence: Annotated[str | None, typer.Option(help="convergence (the default) or exactness.", show_default=False)] = None,
+    planned_steps: Annotated[int | None, typer.Option(help="Steps a whole run has (default: the manifest's, else the baseline's).", show_default=False)] = None,
+    first: Annotated[int | None, typer.Option(help="First window in steps (default a tenth, at least 5).", show_default=False)] = None,
+    last: Annotated[int | None, typer.Option(help="Last window in steps (default a quarter, at least 10).", show_default=False)] = None,
+    delta: Annotated[float | None, typer.Option(help="Margin of first window, last window and whole curve.", show_default=False)] = None,
+    delta_first: Annotated[float | None, typer.Option(help="Margin of the first window.", show_default=False)] = None,
+    delta_last: Annotated[float | None, typer.Option(help="Margin of the last window.", show_default=False)] = None,
+    delta_whole: Annotated[float | None, typer.Option(help="Margin of the whole curve.", show_default=False)] = None,
+    delta_residual: Annotated[float | None, typer.Option(help="Margin of the noise within a run, a ratio above 1.", show_default=False)] = None,
+    alpha: Annotated[float | None, typer.Option(help="Overall error over all looks (default 0.05).", show_default=False)] = None,
+    max_seeds: Annotated[int | None, typer.Option(help="Looks that are planned, 1 to 3 (default 3).", show_default=False)] = None,
+    spread: Annotated[str | None, typer.Option(help="welch or larger: whose spread counts with two and three candidates.", show_default=False)] = None,
+    pool: Annotated[list[Path] | None, typer.Option(help="Another baseline of the family, to pool the spread with.", show_default=False)] = None,
+    paired: Annotated[bool, typer.Option("--paired", help="Compare candidates with the baseline runs of their seeds.")] = False,
+    trajectory: Annotated[
+        tuple[float, float] | None, typer.Option(help="POINTWISE MEAN: reproduce the baseline run step by step, to these distances.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other field of the rule, such as exactness.kl_ref_step0_max=1e-6.", show_default=False)
+    ] = None,
+    science_hash: Annotated[str | None, typer.Option(help="The science hash the runs must have.", show_default=False)] = None,
+    candidate_label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE that candidate files do not say themselves.", show_default=False)] = None,
+    baseline_label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE that baseline files do not say themselves.", show_default=False)] = None,
+    reward_id: Annotated[str | None, typer.Option(help="The reward the runs must have been made with.", show_default=False)] = None,
+    reward_range: Annotated[tuple[float, float] | None, typer.Option(help="LOW HIGH: the range its values must lie in.", show_default=False)] = None,
+    assume_comparable: Annotated[bool, typer.Option("--assume-comparable", help="Vouch for runs that carry no science hash or reward id.")] = False,
+    format: FormatOption = None,
+) -> None:
+    """Judge runs against a baseline.
+
+    Exit code: 0 PASS, 1 FAIL, 10 INCONCLUSIVE, 11 INCOMPLETE, 12 INVALID, 13 INFRA, 15 NO_BASELINE; 2 a mistake in the command.
+
+    python -m reports judge results/qwen3-4b.cpu.colocate/seed-100
+    python -m reports judge a.jsonl -b b0.jsonl -b b1.jsonl -b b2.jsonl --planned-steps 100 --delta-first 0.1 --delta-last 0.03 --delta-whole 0.025
+    """
+    from reports.baseline import load_baseline
+    from reports.judge import judge as judge_runs
+    from reports.readers import read_runs
+    from reports.rules import labelled, resolve
+    from reports.show import print_verdict
+
+    given = {
+        "metric": metric, "better": better, "sided": sided, "evidence": evidence, "planned_steps": planned_steps, "first": first, "last": last,
+        "delta": delta, "delta_first": delta_first, "delta_last": delta_last, "delta_whole": delta_whole, "delta_residual": delta_residual,
+        "alpha": alpha, "max_seeds": max_seeds, "spread": spread, "trajectory": trajectory,
+        "paired": paired or None, "pooled": bool(pool) or None,
+    }  # fmt: skip
+    candidates = labelled(read_runs(runs, format), candidate_label or [], "--candidate-label")
+    base = labelled(load_baseline(baseline, format)[0], baseline_label or [], "--baseline-label") if baseline else []
+    reward = {"reward_id": reward_id, "reward_range": reward_range}
+    held: Held = resolve(
+        candidates,
+        recipe,
+        {name: value for name, value in given.items() if value is not None},
+        science_hash,
+        assume_comparable,
+        settings or [],
+        base,
+        {name: value for name, value in reward.items() if value is not None},
+    )
+    against = base if baseline_label else baseline or ([held.baseline] if held.baseline else None)
+    family = pool or (_family(held) if held.rule.pooled else [])
+    verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, format, family)
+    if out is not None:
+        typer.echo(f"verdict: {verdict.write(out)}", err=True)
+    if as_json:
+        typer.echo(verdict.model_dump_json(indent=1))
+    else:
+        print_verdict(verdict)
+    raise typer.Exit(verdict.outcome.exit_code)
+
+
+def _family(held: Held) -> list[Path]:
+    """Every stored baseline of the same recipe."""
+    from reports.recipes import baselines_of
+
+    return baselines_of(held.name, held.baseline.parent if held.baseline else None)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A verdict.json.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Judge again from a verdict's file alone, and say whether every number comes out as it stands there.
+
+    Exit code: the outcome's, as of judge; 2 when anything differs.
+
+    python -m reports replay results/qwen3-4b.cpu.colocate/verdicts/20260101T000000.json
+    """
+    import json
+
+    from reports.replay import differences
+    from reports.replay import replay as judge_again
+    from reports.show import print_verdict
+    from reports.verdict import read_verdict
+
+    verdict = read_verdict(file)
+    again = judge_again(verdict)
+    if as_json:
+        typer.echo(again.model_dump_json(indent=1))
+    else:
+        print_verdict(again)
+    apart = list(differences(json.loads(verdict.model_dump_json()), json.loads(again.model_dump_json())))
+    if apart:
+        more = f" and {len(apart) - 5} more" if len(apart) > 5 else ""
+        raise ReportError(f"{file}: not reproduced: {'; '.join(sorted(apart)[:5])}{more}")
+    typer.echo("reproduced bit for bit", err=True)
+    raise typer.Exit(again.outcome.exit_code)
+
+
+def night(
+    root: Annotated[Path, typer.Argument(help="Results: <root>/<cell key>/verdicts/.", show_default=False)],
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the alarms that may be false.")] = 0.05,
+) -> None:
+    """Which FAILs of a night's cells are alarms, and which chance explains (Benjamini-Hochberg over all compared cells). Exit code 1 for any alarm.
+
+    python -m reports night results
+    """
+    from reports.night import control
+    from reports.results import read_results
+
+    found = control({result.id: result.verdict for result in read_results(root) if result.verdict is not None}, share)
+    typer.echo(found.text)
+    raise typer.Exit(1 if found.alarms else 0)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `python -m reports`."""
+    for command in (judge, replay, night):
+        app.command()(command)
