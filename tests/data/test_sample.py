@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vime.data import Prompt, Sample, group_samples, settle_finish_reason
+from vime.data import Prompt, Sample, group_samples, settle_finish_reason, validate_all
 from vime.errors import RunError
 
 PROMPT = Prompt(7, "ab=", [1, 13, 14, 42], "ba")
@@ -57,6 +57,13 @@ def test_an_impossible_sample_is_refused_by_name(changes: dict[str, Any], messag
     sample = make(**changes)
     with pytest.raises(RunError, match=f"rollout: sample {sample.sample_id}: .*{message}"):
         sample.validate()
+    with pytest.raises(RunError, match=f"rollout: sample {sample.sample_id}: .*{message}"):
+        validate_all([make(), sample, make(reward=1.0)])
+
+
+def test_whole_samples_are_valid_together() -> None:
+    validate_all([])
+    validate_all([make(), make(response_ids=[3], engine_logprobs=np.zeros(1, np.float32), loss_mask=np.zeros(1, np.uint8)), make(reward=0.5)])
 
 
 @pytest.mark.parametrize(

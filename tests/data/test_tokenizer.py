@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from vime.data import decode_response, end_token_ids, load_tokenizer
+from vime.data import decode_response, decode_responses, end_token_ids, load_tokenizer
 from vime.errors import UserError
 from vime.models.twins import character_tokenizer, make_twin
 
@@ -70,14 +70,11 @@ def test_end_ids_come_from_the_tokenizer_the_generation_config_and_the_caller(mo
 
 def test_decoding_removes_the_final_end_mark_and_nothing_else() -> None:
     tokenizer = character_tokenizer()
-    assert decode_response(tokenizer, [13, 14, 2], (2,)) == "ab"
-    assert decode_response(tokenizer, [13, 14], (2,)) == "ab"
-    assert decode_response(tokenizer, [13, 2, 14, 2], (2,)) == "a<eos>b"
-    assert decode_response(tokenizer, [1, 13, 0, 14, 2, 2], (2,)) == "<bos>a<pad>b<eos>"
-    assert decode_response(tokenizer, [13, 64, 99, 14, 2], (2,)) == "a\ufffd\ufffdb"
-    assert decode_response(tokenizer, [64] * 5000, (2,)) == "\ufffd" * 5000
-    assert decode_response(tokenizer, [2], (2,)) == ""
-    assert decode_response(tokenizer, [], (2,)) == ""
+    known = {(13, 14, 2): "ab", (13, 14): "ab", (13, 2, 14, 2): "a<eos>b", (1, 13, 0, 14, 2, 2): "<bos>a<pad>b<eos>", (2,): "", (): ""}
+    unknown = {(13, 64, 99, 14, 2): "a\ufffd\ufffdb", (64,) * 5000: "\ufffd" * 5000}
+    for answers in (known, unknown, known | unknown, {}):
+        assert list(answers.values()) == [decode_response(tokenizer, ids, (2,)) for ids in answers]
+        assert list(answers.values()) == decode_responses(tokenizer, list(answers), (2,))
 
 
 def test_loading_a_twins_tokenizer_needs_no_torch_and_equals_autotokenizer(model: Path) -> None:

@@ -18,7 +18,7 @@ from vime.errors import RunError, UserError
 from vime.platforms import registry
 from vime.rollout import engine as engine_module
 from vime.rollout.engine import EngineActor
-from vime.rollout.results import to_result
+from vime.rollout.results import to_results
 from vime.rollout.start import LastErrors, end_ids, engine_spec, start_engine
 from vime.rollout.types import GenRequest, Sampling
 from vime.rollout.vllm_compat.base import EngineSpec, Output
@@ -290,18 +290,19 @@ def output(ids: list[int], logprobs: Any, reason: str = "length") -> Output:
 
 def test_a_missing_log_prob_is_an_error_that_names_the_sample() -> None:
     with pytest.raises(RunError, match="sample 5-2-1: vLLM returned 0 log-probs for 2 ids"):
-        to_result(output([4, 5], None), 0, {1})
+        to_results([output([4, 5], None)], [0], {1})
     with pytest.raises(RunError, match="sample 5-2-1: vLLM returned 1 log-probs for 2 ids"):
-        to_result(output([4, 5], [-1.0]), 0, {1})
+        to_results([output([4, 5], [-1.0])], [0], {1})
+    good = Output("5-2-0", [4], np.float32([-1.0]), "length")
     with pytest.raises(RunError, match="sample 5-2-1: the log-prob of id 5 at position 1 is nan"):
-        to_result(output([4, 5], [-1.0, np.nan]), 0, {1})
+        to_results([good, output([4, 5], [-1.0, np.nan]), good], [0, 0, 0], {1})
     with pytest.raises(RunError, match=r"sample 5-2-1: vLLM ended it \(stop\) with no ids"):
-        to_result(output([], [], "stop"), 0, {1})
+        to_results([output([], [], "stop")], [0], {1})
 
 
 def test_an_end_mark_exactly_at_the_limit_is_a_stop() -> None:
-    assert to_result(output([4, 1], [-1.0, -1.0], "length"), 0, {1}).finish_reason == "stop"
-    assert to_result(output([4, 5], [-1.0, -1.0], "length"), 0, {1}).finish_reason == "length"
+    assert to_results([output([4, 1], [-1.0, -1.0], "length")], [0], {1})[0].finish_reason == "stop"
+    assert to_results([output([4, 5], [-1.0, -1.0], "length")], [0], {1})[0].finish_reason == "length"
 
 
 def test_end_ids_come_from_the_generation_config_first(tmp_path: Path) -> None:

@@ -32,6 +32,9 @@ class Letters:
     def decode(self, ids: Sequence[int], **_: Any) -> str:
         return "".join(chr(90 + token) for token in ids)
 
+    def batch_decode(self, answers: Sequence[Sequence[int]], **_: Any) -> list[str]:
+        return [self.decode(ids) for ids in answers]
+
 
 def answer(request: GenRequest, reason: str = "stop") -> GenResult:
     return GenResult(request.sample_id, [7, 9, 1], np.float32([-0.5, -0.25, -0.1]), reason, 4)

@@ -3,10 +3,10 @@
 from vime.data.corruption import corrupt_labels, label_alphabet
 from vime.data.groups import group_samples
 from vime.data.load import load_held_out, load_prompts
-from vime.data.sample import Prompt, RawPrompt, Sample, settle_finish_reason
+from vime.data.sample import Prompt, RawPrompt, Sample, settle_finish_reason, validate_all
 from vime.data.source import PromptSource
 from vime.data.tasks import register_task
-from vime.data.tokenizer import decode_response, encode_label, end_token_ids, load_tokenizer
+from vime.data.tokenizer import decode_response, decode_responses, encode_label, end_token_ids, load_tokenizer
 
 __all__ = [
     "Prompt",
@@ -15,6 +15,7 @@ __all__ = [
     "Sample",
     "corrupt_labels",
     "decode_response",
+    "decode_responses",
     "encode_label",
     "end_token_ids",
     "group_samples",
@@ -24,4 +25,5 @@ __all__ = [
     "load_tokenizer",
     "register_task",
     "settle_finish_reason",
+    "validate_all",
 ]

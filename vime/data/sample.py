@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,11 +66,11 @@ class Sample:
 
     def validate(self) -> None:
         """Raise `RunError` naming the sample when its fields do not describe the same positions or hold an impossible value."""
-        for problem in (self._identity_problem(), self._length_problem(), self._value_problem()):
+        for problem in (self.identity_problem(), self.length_problem(), self._value_problem()):
             if problem:
                 raise RunError("rollout", f"sample {self.sample_id}: {problem}")
 
-    def _identity_problem(self) -> str | None:
+    def identity_problem(self) -> str | None:
         if not self.sample_id.endswith(f"-{self.group_id}-{self.index}"):
             return f"its id does not end in its group {self.group_id} and index {self.index}"
         if self.finish_reason not in ("stop", "length", "abort"):
@@ -79,7 +79,7 @@ class Sample:
             return "it has no response ids"
         return None
 
-    def _length_problem(self) -> str | None:
+    def length_problem(self) -> str | None:
         n = len(self.response_ids)
         if self.engine_logprobs.shape != (n,):
             return f"{n} response ids but log-probs of shape {self.engine_logprobs.shape}"
@@ -101,6 +101,19 @@ class Sample:
         if self.reward is not None and self.reward_error is not None:
             return f"it has both a reward ({self.reward}) and a reward error ({self.reward_error})"
         return None
+
+
+def validate_all(samples: Sequence[Sample]) -> None:
+    """`validate` of each; their values are looked at all together, which costs numpy as much as those of one."""
+    if not samples:
+        return
+    lengths_agree = not any(sample.identity_problem() or sample.length_problem() for sample in samples)
+    if lengths_agree:
+        masks, logprobs = (np.concatenate([getattr(sample, name) for sample in samples]) for name in ("loss_mask", "engine_logprobs"))
+        if masks.max(initial=0) <= 1 and ((logprobs > -np.inf) & (logprobs <= LOGPROB_ROUNDING)).all() and all(s.reward is None for s in samples):
+            return
+    for sample in samples:
+        sample.validate()
 
 
 def settle_finish_reason(response_ids: list[int], reported: str, end_ids: Collection[int]) -> str:

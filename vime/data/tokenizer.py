@@ -98,6 +98,14 @@ def decode_response(tokenizer: Any, ids: Sequence[int], end_ids: Collection[int]
     )
 
 
+def decode_responses(tokenizer: Any, answers: Sequence[Sequence[int]], end_ids: Collection[int]) -> list[str]:
+    """`decode_response` of each, in one call of the tokenizer where it knows all ids."""
+    if any(max(ids, default=0) >= len(tokenizer) for ids in answers):
+        return [decode_response(tokenizer, ids, end_ids) for ids in answers]
+    bodies = [list(ids[:-1] if ids and ids[-1] in end_ids else ids) for ids in answers]
+    return list(tokenizer.batch_decode(bodies, skip_special_tokens=False, clean_up_tokenization_spaces=False)) if bodies else []
+
+
 def encode_label(tokenizer: Any, label: Any, end_id: int) -> list[int]:
     """The ids of a reference answer as the model should write it: the text without what the tokenizer puts in front, then the end mark.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -16,8 +17,7 @@ def assemble(samples: Sequence[Sample], config: Config) -> TrainBatch:
     """The train batch of one step, in the order of `samples`.
 
     A sample whose reward could not be had takes part in nothing: no group mean, no token in the loss. `rollout.truncated: mask` does the same to
-    answers cut at the limit, but
-    their reward stays in the group's mean.
+    answers cut at the limit, but their reward stays in the group's mean.
     """
     rewards_B = np.array([np.nan if sample.reward is None else sample.reward for sample in samples], dtype=np.float64)
     group_ids_B = np.array([sample.group_id for sample in samples], dtype=np.int64)
@@ -25,18 +25,17 @@ def assemble(samples: Sequence[Sample], config: Config) -> TrainBatch:
     out_B = np.isnan(rewards_B)
     if config.rollout.truncated == "mask":
         out_B |= np.array([sample.truncated for sample in samples])
-    lengths_B = np.array([len(sample.prompt.ids) + len(sample.response_ids) for sample in samples], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths_B)])
-    mask = np.zeros(offsets[-1], np.uint8)
-    logprobs = np.zeros(offsets[-1], np.float32)
-    for index, sample in enumerate(samples):
-        answer = slice(offsets[index] + len(sample.prompt.ids), offsets[index + 1])
-        if not out_B[index]:
-            mask[answer] = sample.loss_mask
-            logprobs[answer] = np.where(sample.loss_mask > 0, sample.engine_logprobs, 0.0)
+    prompts_B = np.array([len(sample.prompt.ids) for sample in samples], dtype=np.int64)
+    answers_B = np.array([len(sample.response_ids) for sample in samples], dtype=np.int64)
+    lengths_B = prompts_B + answers_B
+    answered = np.repeat(np.tile([False, True], len(samples)), np.stack([prompts_B, answers_B], axis=1).ravel())  # [ΣL], True at answers' positions
+    mask, logprobs = np.zeros(len(answered), np.uint8), np.zeros(len(answered), np.float32)
+    mask[answered] = np.concatenate([sample.loss_mask for sample in samples]) * np.repeat(~out_B, answers_B)
+    logprobs[answered] = np.concatenate([sample.engine_logprobs for sample in samples])
+    logprobs[mask == 0] = 0.0  # what stands there may be a filler
     return TrainBatch(
-        ids=np.concatenate([np.asarray([*sample.prompt.ids, *sample.response_ids], np.int64) for sample in samples]),
-        offsets=offsets,
+        ids=np.fromiter(chain.from_iterable(chain(sample.prompt.ids, sample.response_ids) for sample in samples), np.int64, len(answered)),
+        offsets=np.concatenate([[0], np.cumsum(lengths_B)]),
         loss_mask=mask,
         engine_logprobs=logprobs,
         advantages=np.repeat(advantages_B, lengths_B) * mask,

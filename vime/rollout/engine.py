@@ -13,7 +13,7 @@ import numpy as np
 from vime.config.tree import Config
 from vime.errors import RunError
 from vime.platforms import registry
-from vime.rollout.results import check_unique, scored, to_result
+from vime.rollout.results import check_unique, scored, to_results
 from vime.rollout.start import end_ids, engine_spec, model_config, start_engine
 from vime.rollout.types import GenRequest, GenResult, Sampling
 from vime.rollout.vllm_compat import VllmAdapter, adapter_for, installed_version
@@ -84,8 +84,9 @@ class EngineActor:
             for request in requests:
                 self._adapter.add(request.sample_id, request.prompt_ids, sampling, request.seed, request.max_tokens)
                 self._running[request.sample_id] = self._version
-        outputs = self._run([request.sample_id for request in requests], "rollout", self.config.timeouts.rollout_s)
-        return [to_result(outputs[request.sample_id][0], outputs[request.sample_id][1], set(sampling.stop_token_ids)) for request in requests]
+        ended = self._run([request.sample_id for request in requests], "rollout", self.config.timeouts.rollout_s)
+        found = [ended[request.sample_id] for request in requests]
+        return to_results([output for output, _ in found], [version for _, version in found], set(sampling.stop_token_ids))
 
     def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Teacher-forced float32[len−1] of each sequence at temperature 1: log p(id t | ids before t), t ≥ 1. Raises `RunError` when dirty."""

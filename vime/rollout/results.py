@@ -19,14 +19,30 @@ def check_unique(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def to_result(output: Output, version: int, stop_ids: set[int]) -> GenResult:
+def to_results(outputs: Sequence[Output], versions: Sequence[int], stop_ids: set[int]) -> list[GenResult]:
     """Raises `RunError` naming the sample when a log-prob is missing or not finite."""
-    ids, logprobs = output.token_ids, output.logprobs
-    if logprobs is None or len(logprobs) != len(ids):
-        raise RunError("rollout", f"sample {output.request_id}: vLLM returned {0 if logprobs is None else len(logprobs)} log-probs for {len(ids)} ids")
-    if not np.isfinite(logprobs).all():
+    check_logprobs(outputs)
+    return [to_result(output, version, stop_ids) for output, version in zip(outputs, versions, strict=True)]
+
+
+def check_logprobs(outputs: Sequence[Output]) -> None:
+    """One finite log-prob for each id. The values are looked at all together: numpy takes as long for one answer's as for everybody's."""
+    values: list[np.ndarray] = []
+    for output in outputs:
+        found = 0 if output.logprobs is None else len(output.logprobs)
+        if output.logprobs is None or found != len(output.token_ids):
+            raise RunError("rollout", f"sample {output.request_id}: vLLM returned {found} log-probs for {len(output.token_ids)} ids")
+        values.append(output.logprobs)
+    if values and not np.isfinite(np.concatenate(values)).all():
+        output, logprobs = next((o, v) for o, v in zip(outputs, values, strict=True) if not np.isfinite(v).all())
         where = int(np.flatnonzero(~np.isfinite(logprobs))[0])
-        raise RunError("rollout", f"sample {output.request_id}: the log-prob of id {ids[where]} at position {where} is {logprobs[where]}")
+        raise RunError("rollout", f"sample {output.request_id}: the log-prob of id {output.token_ids[where]} at position {where} is {logprobs[where]}")
+
+
+def to_result(output: Output, version: int, stop_ids: set[int]) -> GenResult:
+    """An output whose log-probs were checked."""
+    ids, logprobs = output.token_ids, output.logprobs
+    assert logprobs is not None
     if output.finish_reason == "abort":
         return GenResult(output.request_id, ids, logprobs, "abort", version)
     if not ids:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vime.config.tree import Config
-from vime.data import Prompt, Sample, decode_response, end_token_ids
+from vime.data import Prompt, Sample, decode_responses, end_token_ids, validate_all
 from vime.errors import RunError
 from vime.rollout.types import GenRequest, GenResult, Sampling, request_seed
 from vime.weights.handles import Handle
@@ -61,7 +61,7 @@ class Router:
         prompts = dict(groups)
         done, failed = self._try_all(requests, sampling)
         done |= self._settle(step, failed, sampling, refill, prompts)
-        return [self._sample(prompts[group], group, index, result) for group in sorted(done) for index, result in enumerate(done[group])]
+        return self._samples([(prompts[group], group, index, result) for group in sorted(done) for index, result in enumerate(done[group])])
 
     def evaluate(self, step: int, prompts: Sequence[Prompt]) -> list[Sample]:
         """One answer to each held-out prompt at `eval.temperature`, in order. A failure fails the run: a score over part of the set is no score."""
@@ -73,7 +73,7 @@ class Router:
         done, failed = self._try_all(requests, sampling)
         if failed:
             raise RunError("eval", next(iter(failed.values()))[1])
-        return [self._sample(prompts[number], number, 0, done[number][0]) for number in range(len(prompts))]
+        return self._samples([(prompts[number], number, 0, done[number][0]) for number in range(len(prompts))])
 
     # ---- one step ---------------------------------------------------------------------------------------------------------------------------------------
 
@@ -150,21 +150,26 @@ class Router:
                 raise
             return [], error.message
 
-    def _sample(self, prompt: Prompt, group: int, index: int, result: GenResult) -> Sample:
-        sample = Sample(
-            sample_id=result.sample_id,
-            group_id=group,
-            index=index,
-            prompt=prompt,
-            response_ids=result.response_ids,
-            engine_logprobs=result.logprobs,
-            loss_mask=np.ones(len(result.response_ids), np.uint8),
-            finish_reason=result.finish_reason,
-            weight_version=result.weight_version,
-            text=decode_response(self.tokenizer, result.response_ids, self.end_ids),
-        )
-        sample.validate()
-        return sample
+    def _samples(self, answers: Sequence[tuple[Prompt, int, int, GenResult]]) -> list[Sample]:
+        """From (prompt, group, index in it, result)."""
+        texts = decode_responses(self.tokenizer, [result.response_ids for *_, result in answers], self.end_ids)
+        samples = [
+            Sample(
+                sample_id=result.sample_id,
+                group_id=group,
+                index=index,
+                prompt=prompt,
+                response_ids=result.response_ids,
+                engine_logprobs=result.logprobs,
+                loss_mask=np.ones(len(result.response_ids), np.uint8),
+                finish_reason=result.finish_reason,
+                weight_version=result.weight_version,
+                text=text,
+            )
+            for (prompt, group, index, result), text in zip(answers, texts, strict=True)
+        ]
+        validate_all(samples)
+        return samples
 
 
 def spread(groups: Sequence[int], engines: int) -> list[list[int]]:
