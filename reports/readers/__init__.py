@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,10 @@ import numpy as np
 
 from reports.errors import ReportError, UnreadableRun
 from reports.model import Note, NoteKind, Run
-from reports.readers.base import HEAD_BYTES, Reader
+from reports.readers.base import Reader, Reading
+from reports.readers.source import Source
+
+How = Reading | str | None  # a reader's name stands for Reading(format=name)
 
 
 @cache
@@ -29,40 +33,77 @@ def readers() -> dict[str, Reader]:
     return {reader.name: reader for reader in sorted(found, key=lambda reader: reader.priority)}
 
 
-def read_run(path: Path | str, format: str | None = None) -> Run:
-    """The run at `path`. Raises ReportError when the path does not exist, UnreadableRun when no reader (or not the forced one) finds a curve in it."""
-    path = Path(path)
-    if not path.exists():
-        raise ReportError(f"{path}: no such file or directory")
-    if format is not None:
-        if format not in readers():
-            raise ReportError(f"--format {format}: unknown; one of {', '.join(readers())}")
-        return readers()[format].read(path)
-    return _sniffed(path).read(path)
+def read_run(path: Path | str, format: How = None) -> Run:
+    """The one run at `path`, a local path or an fsspec URL; `path#name` is one of several in a file.
+
+    Raises ReportError when the path does not exist or holds several runs, UnreadableRun when no reader (or not the forced one) finds a curve in it.
+    """
+    runs = _read(path, format)
+    if len(runs) > 1:
+        raise ReportError(f"{path} holds {len(runs)} runs: take one of them as {path}#NAME, where NAME is {', '.join(repr(run.part) for run in runs[:12])}")
+    return runs[0]
 
 
-def read_or_note(path: Path | str, format: str | None = None) -> Run:
+def read_or_note(path: Path | str, format: How = None) -> Run:
     """Like `read_run`, but an unreadable file becomes a run without curves whose note says why: a broken run is judged INVALID, not skipped."""
     try:
         return read_run(path, format)
     except UnreadableRun as error:
-        return Run(Path(path), "unreadable", np.empty(0, dtype=np.int64), {}, (Note(NoteKind.UNREADABLE, error.why, str(path)),))
+        return _unreadable(path, error)
 
 
-def read_runs(paths: Iterable[Path | str], format: str | None = None) -> list[Run]:
-    return [read_or_note(path, format) for path in paths]
+def read_runs(paths: Iterable[Path | str], format: How = None) -> list[Run]:
+    """Every run at every path; a file of several runs gives them all. Unreadable ones as in `read_or_note`."""
+    found: list[Run] = []
+    for path in paths:
+        try:
+            found += _read(path, format)
+        except UnreadableRun as error:
+            found.append(_unreadable(path, error))
+    return found
 
 
-def _sniffed(path: Path) -> Reader:
-    head = b"" if path.is_dir() else _head(path)
-    if not path.is_dir() and not head:
-        raise UnreadableRun(path, "the file is empty (0 bytes)")
+def _unreadable(path: Path | str, error: UnreadableRun) -> Run:
+    return Run(Path(path), "unreadable", np.empty(0, dtype=np.int64), {}, (Note(NoteKind.UNREADABLE, error.why, str(path)),), url=str(path))
+
+
+def _read(where: Path | str, how: How) -> list[Run]:
+    from reports.readers.names import apply
+
+    reading = how if isinstance(how, Reading) else Reading(format=how)
+    place, part = _split(where)
+    source = Source(place)
+    reader = _forced(reading.format) if reading.format else _sniffed(source)
+    runs = reader.read(source, reading)
+    if part is not None:
+        chosen = [run for run in runs if part == run.part or part in run.part.split(",")]
+        if len(chosen) != 1:
+            raise ReportError(f"{where}: {len(chosen)} runs are called {part!r}; there are {', '.join(repr(run.part) for run in runs[:20])}")
+        runs = chosen
+    if not any(run.curves for run in runs):
+        raise UnreadableRun(source.path, "its records hold no number")
+    return [apply(replace(run, url=source.url), reading) for run in runs]
+
+
+def _split(where: Path | str) -> tuple[Path | str, str | None]:
+    """A path and the name of a run in it: `file.csv#seed=3`. A path that exists with its # is that path."""
+    text = str(where)
+    if "#" not in text or ("://" not in text and Path(text).exists()):
+        return where, None
+    place, _, part = text.rpartition("#")
+    return place, part
+
+
+def _forced(format: str) -> Reader:
+    if format not in readers():
+        raise ReportError(f"--format {format}: unknown; one of {', '.join(readers())}")
+    return readers()[format]
+
+
+def _sniffed(source: Source) -> Reader:
+    if not source.is_dir and not source.head:
+        raise UnreadableRun(source.path, "the file is empty (0 bytes)")
     for reader in readers().values():
-        if reader.sniff(path, head):
+        if reader.sniff(source):
             return reader
-    raise UnreadableRun(path, f"holds no curve that a reader knows ({', '.join(readers())})")
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(HEAD_BYTES)
+    raise UnreadableRun(source.path, f"holds no curve that a reader knows ({', '.join(readers())})")

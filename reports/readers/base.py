@@ -1,14 +1,15 @@
-"""The reader protocol and how a value in a log becomes a number."""
+"""The reader protocol, what a caller may say about a reading, and how a value in a log becomes a number."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from reports.model import Run
-
-HEAD_BYTES = 65536  # how much of a file a reader may look at to recognise it
+from reports.readers.source import HEAD_BYTES, Source
 
 _NON_FINITE_WORDS = {
     "nan": math.nan,
@@ -21,17 +22,35 @@ _NON_FINITE_WORDS = {
     "-inf": -math.inf,
     "-infinity": -math.inf,
 }
+_LONGEST_NUMBER = 64
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the caller says about the files: all of it optional.
+
+    format: a reader's name, instead of choosing by content. step: the column or key that holds the step, or "order" to number records by position.
+    names: our metric name -> the source's, on top of the table. table: a TOML file that extends the table of names.
+    """
+
+    format: str | None = None
+    step: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    table: Path | None = None
 
 
 class Reader(Protocol):
-    """Reads one format. `priority`: lower is asked first. `sniff` must be cheap and must not raise; `read` raises UnreadableRun."""
+    """Reads one format. `priority`: lower is asked first. `sniff` must be cheap and must not raise; `read` raises UnreadableRun.
+
+    `read` returns one run, or several where one file holds several.
+    """
 
     name: str
     priority: int
 
-    def sniff(self, path: Path, head: bytes) -> bool: ...
+    def sniff(self, source: Source) -> bool: ...
 
-    def read(self, path: Path) -> Run: ...
+    def read(self, source: Source, how: Reading) -> list[Run]: ...
 
 
 def as_number(value: Any) -> float | None:
@@ -42,8 +61,11 @@ def as_number(value: Any) -> float | None:
     if type(value) is float:
         return value
     if type(value) is int:
-        return float(value)
-    if not isinstance(value, str):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
         return None
     word = value.strip()
     if word.lower() in _NON_FINITE_WORDS:
@@ -53,3 +75,19 @@ def as_number(value: Any) -> float | None:
     except ValueError:
         return None
     return number if "_" not in word else None
+
+
+def as_step(value: Any) -> int | None:
+    """The step a value is, or None: a whole number, not negative; text, fractions and truth values are no steps."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
+
+
+def text_step(text: str) -> int | None:
+    """The step a cell of a table or a log line holds: digits, with a fraction of zeros at most ("12", "12.0")."""
+    number = as_number(text)
+    return as_step(number) if number is not None and math.isfinite(number) and number < 1 << 53 else None
+
+
+__all__ = ["HEAD_BYTES", "Reader", "Reading", "Source", "as_number", "as_step", "text_step"]

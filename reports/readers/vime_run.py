@@ -3,69 +3,73 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from reports.errors import UnreadableRun
-from reports.model import Note, NoteKind, Run
-from reports.readers.records import StepTable, json_lines, step_of
+from reports.model import NoteKind, Run
+from reports.readers.base import Reading, Source, as_number, as_step
+from reports.readers.notes import Notes
+from reports.readers.records import StepTable, json_lines
 
 
 class VimeRunReader:
     name = "vime"
     priority = 10
 
-    def sniff(self, path: Path, head: bytes) -> bool:
-        return path.is_dir() and (path / "metrics.jsonl").is_file()
+    def sniff(self, source: Source) -> bool:
+        return source.is_dir and source.child("metrics.jsonl") is not None
 
-    def read(self, path: Path) -> Run:
-        metrics = path / "metrics.jsonl"
-        if not metrics.is_file():
-            raise UnreadableRun(path, "no metrics.jsonl in it")
-        notes: list[Note] = []
-        table = StepTable("metrics.jsonl")
-        for line, record in json_lines(metrics, notes):
-            values, step = record.get("metrics"), step_of(record)
+    def read(self, source: Source, how: Reading) -> list[Run]:
+        metrics = source.child("metrics.jsonl") if source.is_dir else None
+        if metrics is None:
+            raise UnreadableRun(source.path, "no metrics.jsonl in it")
+        table = StepTable(source.path, "metrics.jsonl")
+        for line, record in json_lines(metrics, table.notes):
+            values, step = record.get("metrics"), as_step(record.get("step"))
             if step is None or not isinstance(values, dict):
-                notes.append(Note(NoteKind.BROKEN_LINE, f"no whole step with metrics (step is {record.get('step')!r})", f"metrics.jsonl:{line}"))
+                table.notes.add(NoteKind.BROKEN_LINE, f"no whole step with metrics (step is {record.get('step')!r})", f"metrics.jsonl:{line}")
                 continue
-            table.add(step, values, line)
+            table.add(step, values, line, as_number(record.get("time")))
+        if not len(table):
+            raise UnreadableRun(source.path, "metrics.jsonl holds no step")
         steps, curves, found = table.finish()
-        if not len(steps):
-            raise UnreadableRun(path, "metrics.jsonl holds no step")
-        manifest = _object(path / "manifest.json", notes, required=True)
-        runner = _object(path / "runner.json", notes, required=False)
-        events = _events(path / "events.jsonl", notes)
-        notes += found + _attempts(manifest)
-        return Run(path, self.name, steps, curves, tuple(notes), manifest, events, runner, str(manifest.get("content_hash") or ""))
+        notes = Notes()
+        manifest = _object(source, "manifest.json", notes, required=True)
+        runner = _object(source, "runner.json", notes, required=False)
+        events = _events(source, notes)
+        _attempts(manifest, notes)
+        content_hash = str(manifest.get("content_hash") or "")
+        return [Run(source.path, self.name, steps, curves, tuple(found + notes.finish()), manifest, events, runner, content_hash)]
 
 
-def _object(path: Path, notes: list[Note], required: bool) -> dict[str, Any]:
-    if not path.is_file():
+def _object(folder: Source, name: str, notes: Notes, required: bool) -> dict[str, Any]:
+    source = folder.child(name)
+    if source is None:
         if required:
-            notes.append(Note(NoteKind.MISSING, f"{path.name} is missing: seed, labels and planned steps are unknown", path.name))
+            notes.add(NoteKind.MISSING, f"{name} is missing: seed, labels and planned steps are unknown", name)
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
+        with source.open() as file:
+            value = json.loads(file.read().decode("utf-8-sig"))
     except ValueError as error:
-        notes.append(Note(NoteKind.BROKEN_LINE, f"{path.name} is not JSON ({error})", path.name))
+        notes.add(NoteKind.BROKEN_LINE, f"{name} is not JSON ({error})", name)
         return {}
     if not isinstance(value, dict):
-        notes.append(Note(NoteKind.BROKEN_LINE, f"{path.name} is not an object", path.name))
+        notes.add(NoteKind.BROKEN_LINE, f"{name} is not an object", name)
         return {}
     return value
 
 
-def _events(path: Path, notes: list[Note]) -> tuple[dict[str, Any], ...]:
-    return tuple(event for _, event in json_lines(path, notes)) if path.is_file() else ()
+def _events(folder: Source, notes: Notes) -> tuple[dict[str, Any], ...]:
+    source = folder.child("events.jsonl")
+    return tuple(event for _, event in json_lines(source, notes)) if source is not None else ()
 
 
-def _attempts(manifest: dict[str, Any]) -> list[Note]:
+def _attempts(manifest: dict[str, Any], notes: Notes) -> None:
     attempts = manifest.get("attempts")
-    if not isinstance(attempts, list) or len(attempts) < 2:
-        return []
-    reasons = ", ".join(str(attempt.get("reason", "?")) for attempt in attempts if isinstance(attempt, dict))
-    return [Note(NoteKind.RESTART, f"{len(attempts)} attempts ({reasons})", "manifest.json")]
+    if isinstance(attempts, list) and len(attempts) >= 2:
+        reasons = ", ".join(str(attempt.get("reason", "?")) for attempt in attempts if isinstance(attempt, dict))
+        notes.add(NoteKind.RESTART, f"{len(attempts)} attempts ({reasons})", "manifest.json")
 
 
 READER = VimeRunReader()

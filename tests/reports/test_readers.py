@@ -35,7 +35,7 @@ def test_readers_are_chosen_by_content_not_by_name(tmp_path):
     folder = run_dir(tmp_path / "any-name", 3)
     assert read_run(file).format == "jsonl"
     assert read_run(folder).format == "vime"
-    assert list(readers()) == ["vime", "jsonl"]
+    assert list(readers())[:2] == ["foreign", "vime"]  # the more specific first
 
 
 def test_vime_run_directory_holds_seed_labels_events(tmp_path):
@@ -157,7 +157,7 @@ def test_head_record_carries_seed_and_labels(tmp_path):
     assert (run.seed, run.science_hash, run.notes) == (7, "ab", ())
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"hello\n", b"{}\n", b'{"step": 0}\n', b'{"lm loss": {"values": {"1": 0.0}}}'])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"hello\n", b"{}\n", b'{"step": 0}\n', b'{"lm loss": {"values": {}}}'])
 def test_files_without_a_curve_are_refused(tmp_path, content):
     file = tmp_path / "a.jsonl"
     file.write_bytes(content)
@@ -166,11 +166,10 @@ def test_files_without_a_curve_are_refused(tmp_path, content):
     assert kinds(read_or_note(file)) == {NoteKind.UNREADABLE}
 
 
-def test_compressed_file_is_refused_not_misread(tmp_path):
+def test_compressed_file_reads_as_the_plain_one(tmp_path):
     file = tmp_path / "a.jsonl.gz"
     file.write_bytes(gzip.compress(record(0, 0.5).encode()))
-    with pytest.raises(UnreadableRun):
-        read_run(file)
+    assert read_run(file).curves[REWARD].values.tolist() == [0.5]
 
 
 def test_missing_path_is_the_users_mistake(tmp_path):
@@ -179,8 +178,8 @@ def test_missing_path_is_the_users_mistake(tmp_path):
 
 
 def test_unknown_format_names_the_known_ones(tmp_path):
-    with pytest.raises(ReportError, match="vime, jsonl"):
-        read_run(jsonl(tmp_path / "a", [0.1]), format="csv")
+    with pytest.raises(ReportError, match="foreign, vime"):
+        read_run(jsonl(tmp_path / "a", [0.1]), format="xlsx")
 
 
 def test_manifest_that_is_missing_or_broken_is_said(tmp_path):
