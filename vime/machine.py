@@ -74,8 +74,13 @@ def read_machine() -> Machine:
         packages=packages(),
         nvidia=nvidia(),
         npu=npu(),
-        cann=next((place for place in (os.environ.get("ASCEND_HOME_PATH", ""), *CANN_PLACES) if place and Path(place).is_dir()), None),
+        cann=cann_home(),
     )
+
+
+def cann_home() -> str | None:
+    """CANN's folder: $ASCEND_HOME_PATH, or where its installer puts it."""
+    return next((place for place in (os.environ.get("ASCEND_HOME_PATH", ""), *CANN_PLACES) if place and Path(place).is_dir()), None)
 
 
 def normal(name: str) -> str:

@@ -31,7 +31,7 @@ from vime.weights.transports import choose, disk
 from vime.weights.transports.broadcast import listening_store
 from vime.weights.transports.ipc import boot_id
 
-TRANSPORTS = ("ipc", "broadcast", "p2p", "disk")
+TRANSPORTS = ("ipc", "relay", "broadcast", "p2p", "disk")  # relay: ipc as it is between several cards
 OWNERS, RECEIVERS = 2, 2
 
 
@@ -74,7 +74,9 @@ class Link:
             if transport == "p2p"
             else (tuple(buckets(units, 4, bucket)),)
         )
-        self.connection = Connection("link", transport, "cpu", "float32", delta, plans, tuple((index, 0) for index in range(RECEIVERS)), timeout_s, str(folder))
+        receivers, relayed = tuple((index, 0) for index in range(RECEIVERS)), transport == "relay"
+        name = "ipc" if relayed else transport
+        self.connection = Connection("link", name, "cpu", "float32", delta, plans, receivers, timeout_s, str(folder), relayed=relayed)
         self.receivers, self.models = [WeightReceiver() for _ in range(RECEIVERS)], [Model() for _ in range(RECEIVERS)]
         self.pool = ThreadPoolExecutor(OWNERS + RECEIVERS)
         endpoints = {rank: sender.open(self.connection) for rank, sender in enumerate(self.senders)}
@@ -182,7 +184,7 @@ def test_a_damaged_message_stops_the_receiver_and_names_the_tensor(tmp_path: Pat
 
     def damaged(message, nbytes, receiver):
         channel = link.senders[1].channel
-        channel.bytes[channel.slot * channel.slot_bytes + header_bytes(message)] ^= 1
+        channel.memory.tensor[channel.slot * channel.slot_bytes + header_bytes(message)] ^= 1
         original(message, nbytes, receiver)
 
     link.senders[1].channel.put = damaged
@@ -238,7 +240,7 @@ def test_shared_memory_of_a_killed_sender_is_reclaimed_and_its_receiver_told(tmp
     with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "connection"), str(tmp_path / "socket")]) as child:
         name = wait_for(tmp_path / "socket")
         receiver = WeightReceiver()
-        receiver.connect(replace(connection, endpoints={0: {"socket": name, "boot": boot_id()}}), 0, 0)
+        receiver.connect(replace(connection, endpoints={0: {"socket": name, "boot": boot_id(), "device": "cpu"}}), 0, 0)
         receiver.receive(0, None, Model())
         assert mapped()
         child.send_signal(signal.SIGKILL)

@@ -113,7 +113,7 @@ class TrainConfig:
 
     steps: PositiveInt = 100  # rollout steps
     optimizer_steps_per_rollout: PositiveInt = 1
-    max_tokens_per_microbatch: PositiveInt = 4096
+    max_tokens_per_microbatch: PositiveInt = 4096  # on one rank; over c context-parallel ranks a micro-batch holds c times as many
     lr: PositiveFloat = 1e-6
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
@@ -125,6 +125,7 @@ class TrainConfig:
     min_lr_fraction: Fraction = 0.0
     distributed_optimizer: bool = True
     recompute: Literal["none", "full"] = "none"
+    deterministic: bool = False  # switch the device's libraries to reproducible, slower kernels and collectives
 
 
 @strict
@@ -150,6 +151,8 @@ class PlacementConfig:
     nodes: PositiveInt = 1
     devices_per_node: PositiveInt | None = None  # null: what the platform reports
     ray_address: str | None = None  # null: a cluster of our own on 127.0.0.1, ended with the run
+    environment: dict[str, str] = field(default_factory=dict)  # more variables for every trainer and engine process
+    release_memory: Literal["auto", "always", "never"] = "auto"  # colocated trainer and engine park their memory for each other; auto: where the platform can
 
 
 @strict
@@ -173,6 +176,7 @@ class CheckpointConfig:
 
     every: NonNegativeInt = 0  # steps; 0: only the last step's if save_last
     keep: PositiveInt = 2
+    async_save: bool = False  # the state is copied at once, its files are written while training goes on
     save_last: bool = False
     save_hf: bool = False  # also export a Hugging Face directory at the last step
 

@@ -20,8 +20,9 @@ from vime.config.tree import Config
 from vime.errors import Interrupted, RunError
 from vime.interrupts import check, kept_handlers, shielded
 from vime.loop.actors import ENGINE, ENGINE_THREADS, TRAINER, Remote
-from vime.loop.placement import check_devices, place
+from vime.loop.placement import Seat, Seats, check_devices, place
 from vime.loop.workers import Worker, gather
+from vime.platforms import launch
 from vime.platforms.base import Platform, Role
 
 LOOPBACK = "127.0.0.1"
@@ -46,7 +47,7 @@ class Cluster:
     def __init__(self, config: Config, platform: Platform, logs: Path | None = None):
         self.config, self.platform, self.logs = config, platform, logs
         self._scratch: Path | None = None
-        self._engine_options: dict[int, dict[str, Any]] = {}
+        self._seats: Seats
 
     def __enter__(self) -> Self:
         os.environ.update(self.platform.environment("driver", self.config))
@@ -81,29 +82,36 @@ class Cluster:
     def start(self, *, engines: bool = True) -> Workers:
         """Place and create every worker, then start trainers and engines side by side. Supervised training has no engines."""
         check()
-        _, trainer_options, self._engine_options = place(self.config, self.platform, self.config.timeouts.placement_s)
-        workers = Workers([self._create(TRAINER, f"trainer {rank}", "trainer", options) for rank, options in trainer_options.items()], [])
+        self._seats = place(self.config, self.platform, self.config.timeouts.placement_s)
+        ranks = range(world_size(self.config))
+        workers = Workers([self._create(TRAINER, f"trainer {rank}", "trainer", self._seats.trainers[rank]) for rank in ranks], [])
         if engines:
-            workers.engines = [self._create(ENGINE, f"engine {index}", "engine", options) for index, options in self._engine_options.items()]
-        port = free_port()
-        pending = [worker.call("start", self.config, rank, world_size(self.config), LOOPBACK, port) for rank, worker in enumerate(workers.trainers)]
+            workers.engines = [self._create(ENGINE, f"engine {index}", "engine", seat) for index, seat in self._seats.engines.items()]
+        address, port = self._meeting_point(workers.trainers[0])
+        pending = [worker.call("start", self.config, rank, len(ranks), address, port) for rank, worker in enumerate(workers.trainers)]
         pending += [worker.call("start", self.config, index, self.config.model.path) for index, worker in enumerate(workers.engines)]
         gather(pending, self.config.timeouts.start_s, "start")
         return workers
 
     def restart_engine(self, index: int) -> Worker:
         """A fresh engine in the place of a dead one; it is dirty until the next full sync."""
-        worker = self._create(ENGINE, f"engine {index}", "engine", self._engine_options[index])
+        worker = self._create(ENGINE, f"engine {index}", "engine", self._seats.engines[index])
         worker.call("start", self.config, index, self.config.model.path).result(self.config.timeouts.start_s, "engine start")
         return worker
 
-    def _create(self, target: str, name: str, role: Role, options: dict[str, Any]) -> Worker:
+    def _meeting_point(self, first: Worker) -> tuple[str, int]:
+        """Address and free port where the trainers meet: rank 0's node, or the loopback interface where there is only one node."""
+        if self.config.placement.nodes == 1:
+            return LOOPBACK, free_port()
+        return first.call("node_endpoint").result(self.config.timeouts.start_s, "start")
+
+    def _create(self, target: str, name: str, role: Role, seat: Seat) -> Worker:
         import ray
 
-        environment = self.platform.environment(role, self.config)
+        environment = launch.environment(self.platform, role, self.config) | seat.environment
         threads = {"max_concurrency": ENGINE_THREADS} if role == "engine" else {}
         check()
-        actor = ray.remote(Remote).options(**options, **threads, runtime_env={"env_vars": environment}, max_restarts=0, max_task_retries=0).remote(target)
+        actor = ray.remote(Remote).options(**seat.options, **threads, runtime_env={"env_vars": environment}, max_restarts=0, max_task_retries=0).remote(target)
         return Worker(actor, name)
 
     def worker_logs(self, last_lines: int = 200) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,9 @@ from vime.config.check import engine_devices, world_size
 from vime.config.tree import Config
 from vime.errors import UserError
 from vime.interrupts import check, shielded
+from vime.loop.workers import Pending
+from vime.platforms.base import Platform
+from vime.platforms.visible import in_order
 
 COLOCATED_SHARE = 0.5  # two workers share one device
 
@@ -51,27 +55,97 @@ def check_devices(config: Config, per_node: int, kind: str) -> int:
     return there
 
 
-def place(config: Config, platform: Any, timeout_s: float) -> tuple[Any, dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
-    """Create the placement group and return it with the Ray options of each trainer rank and of each engine. Raises UserError when it cannot be had in time."""
+@dataclass(frozen=True)
+class Seat:
+    """Where one worker runs: its Ray options, and the variables that show it its devices."""
+
+    options: dict[str, Any]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Every worker's seat, by trainer rank and by engine index. `group` keeps the devices taken as long as it lives."""
+
+    group: Any
+    trainers: dict[int, Seat]
+    engines: dict[int, Seat]
+
+
+def place(config: Config, platform: Platform, timeout_s: float) -> Seats:
+    """Create the placement group and seat every worker. Raises UserError when the devices cannot be had in time."""
     import ray
     from ray.util.placement_group import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     bundles = plan(config)
-    share = COLOCATED_SHARE if config.placement.mode == "colocate" else 1.0
     group = placement_group([{platform.ray_resource: float(bundle.devices)} for bundle in bundles], strategy="PACK")
     if not _wait(group, timeout_s):
         raise UserError(
             f"placement: the cluster could not give {[bundle.devices for bundle in bundles]} {platform.ray_resource} within "
             f"{timeout_s:g} s; it has {ray.available_resources()}"
         )
-    trainers: dict[int, dict[str, Any]] = {}
-    engines: dict[int, dict[str, Any]] = {}
-    for index, bundle in enumerate(bundles):
+    found = _locate(group, bundles, platform, timeout_s) if platform.visible_devices_variable or config.placement.nodes > 1 else None
+    return seat(config, platform, group, bundles, found)
+
+
+def seat(config: Config, platform: Platform, group: Any, bundles: list[Bundle], found: list[Located] | None) -> Seats:
+    """Workers to bundles. With `found`, bundles of one kind are taken by node and device number, so that neighbouring ranks sit on neighbouring devices."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    share = COLOCATED_SHARE if config.placement.mode == "colocate" else 1.0
+    seats = Seats(group, {}, {})
+    for bundle, index in zip(bundles, order(bundles, found), strict=True):
         strategy = {"scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)}
-        trainers.update({rank: {**platform.ray_options(share), **strategy} for rank in bundle.trainer_ranks})
-        engines.update({engine: {**platform.ray_options(share * bundle.devices), **strategy} for engine in bundle.engines})
-    return group, trainers, engines
+        ids = found[index].ids if found else ()
+        for slot, rank in enumerate(bundle.trainer_ranks):
+            seats.trainers[rank] = Seat({**platform.ray_options(share), **strategy}, shown(platform, ids[slot : slot + 1]))
+        for engine in bundle.engines:
+            seats.engines[engine] = Seat({**platform.ray_options(share * bundle.devices), **strategy}, shown(platform, ids))
+    return seats
+
+
+def order(bundles: list[Bundle], found: list[Located] | None) -> list[int]:
+    """For each planned bundle the group's bundle it gets: of those of the same kind, the next by node and device."""
+    if found is None:
+        return list(range(len(bundles)))
+    waiting: dict[tuple[int, bool], list[int]] = {}
+    for index in sorted(range(len(bundles)), key=lambda index: (found[index].node, [(len(name), name) for name in found[index].ids], index)):
+        waiting.setdefault((bundles[index].devices, bool(bundles[index].engines)), []).append(index)
+    return [waiting[bundle.devices, bool(bundle.engines)].pop(0) for bundle in bundles]
+
+
+def shown(platform: Platform, ids: Sequence[str]) -> dict[str, str]:
+    return {platform.visible_devices_variable: ",".join(ids)} if platform.visible_devices_variable else {}
+
+
+@dataclass(frozen=True)
+class Located:
+    """What Ray gave a bundle: the node's address and the devices' physical ids, in ascending order."""
+
+    node: str
+    ids: tuple[str, ...]
+
+
+def _locate(group: Any, bundles: list[Bundle], platform: Platform, timeout_s: float) -> list[Located]:
+    """Ask a short task in each bundle, which takes all of the bundle's devices, where it is."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    resource, pending = platform.ray_resource, []
+    for index, bundle in enumerate(bundles):
+        strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
+        own = {"CPU": {"num_cpus": bundle.devices}, "GPU": {"num_cpus": 0, "num_gpus": bundle.devices}}
+        wanted = own.get(resource, {"num_cpus": 0, "resources": {resource: bundle.devices}})
+        pending.append(ray.remote(_where).options(scheduling_strategy=strategy, **wanted).remote(resource))
+    gathered = [Pending(reference, f"bundle {index}", "locate").result(timeout_s, "placement") for index, reference in enumerate(pending)]
+    return [Located(node, tuple(in_order(ids))) for node, ids in gathered]
+
+
+def _where(resource: str) -> tuple[str, list[str]]:
+    import ray
+
+    context = ray.get_runtime_context()
+    return ray.util.get_node_ip_address(), context.get_accelerator_ids().get(resource, [])
 
 
 def _wait(group: Any, timeout_s: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from vime.config.tree import Config
 from vime.errors import Interrupted, RunError, UserError
 from vime.loop.clock import Progress
 from vime.loop.placement import check_devices
-from vime.platforms import registry
+from vime.machine import packages
+from vime.platforms import launch, registry
 from vime.platforms.base import Platform
 from vime.tracking.provenance import commit, environment, host, package_versions
 from vime.tracking.run_dir import COMPLETED, RunDir
@@ -72,13 +74,23 @@ def check_unchanged(run: RunDir, given: Resolved) -> None:
 def prepare(config: Config) -> Platform:
     """The platform, and the checks that need the installed packages but no device."""
     platform = registry.get(config.platform)
-    problems = check_pass_through(config)
+    launch.check_outer(platform, config)
+    problems = check_pass_through(config) + platform.preflight(config, hf_config(config), packages())
     if problems:
         raise UserError("\n".join(problems))
     if config.placement.ray_address is None:
         check_devices(config, config.placement.devices_per_node or platform.device_count(), platform.name)
     check_weights(config)
     return platform
+
+
+def hf_config(config: Config) -> dict[str, Any]:
+    """The model's config.json; empty where it is missing or unreadable (whoever loads the model says so)."""
+    try:
+        found = json.loads((Path(config.model.path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def check_weights(config: Config) -> None:
@@ -106,7 +118,7 @@ def manifest(resolved: Resolved, platform: Platform) -> dict[str, Any]:
         "platform": platform.name,
         "devices": {"count": platform.device_count(), "resource": platform.ray_resource, "missing_capabilities": dict(platform.missing)},
         "seed": config.seed,
-        "environment": {"driver": environment(), **{role: platform.environment(role, config) for role in ("trainer", "engine")}},
+        "environment": {"driver": environment(), **{role: launch.environment(platform, role, config) for role in ("trainer", "engine")}},
         "planned_steps": config.train.steps,
     }
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+    from vime.platforms.memory import SharedBuffer
 
 Role = Literal["driver", "trainer", "engine"]
 
@@ -27,6 +30,8 @@ class Platform(Protocol):
     weight_transports: tuple[str, ...]  # supported ones, the preferred first
     capabilities: frozenset[str]  # of CAPABILITIES
     missing: Mapping[str, str]  # capability -> why this platform lacks it, in words for a report
+    vendor_weight_engines: Mapping[str, str]  # vime's transport -> the backend of the vendor's vLLM that does the like; vime brings its own
+    relays_ipc: bool  # shared memory of one device reaches only processes on that device, so trainer ranks pass every message on among themselves first
 
     def device_count(self) -> int:
         """Devices on this node (logical slots on CPU)."""
@@ -40,8 +45,20 @@ class Platform(Protocol):
     def ray_options(self, share: float) -> dict[str, Any]:
         """Options of a Ray actor that takes `share` of one device (colocated actors share one)."""
 
+    def device_identity(self, local_index: int) -> str:
+        """Names the physical device of this process' `local_index`-th one, equal in every process on this host that uses it."""
+
+    def health_probe(self, local_index: int) -> float:
+        """Compute something known on the device and wait for it; seconds taken. Raises `PlatformError` for a wrong result or a device that fails."""
+
     def environment(self, role: Role, config: Any) -> dict[str, str]:
-        """Variables a process of `role` must start with; recorded in the manifest. `config` is the run's `Config`."""
+        """Variables a process of `role` must start with; recorded in the manifest. `config` is the run's `Config`. (`launch.py` joins the user's own.)"""
+
+    def engine_options(self, config: Any) -> dict[str, Any]:
+        """vLLM options this platform's engines need for this run. The `vllm:` block is laid over them; `preflight` says where it contradicts."""
+
+    def preflight(self, config: Any, model: Mapping[str, Any], packages: Mapping[str, str]) -> list[str]:
+        """What is known to break on this platform: one line each, with the mend. `model`: config.json; `packages`: installed distributions and versions."""
 
     def bootstrap_megatron(self) -> None:
         """Make Megatron-Core usable in this process; idempotent, called once after its modules are imported and before a model is built."""
@@ -54,6 +71,15 @@ class Platform(Protocol):
 
     def after_weight_reload(self, model: Any) -> None:
         """Called on an engine's model once its new weights are all in place."""
+
+    def share(self, nbytes: int) -> SharedBuffer:
+        """uint8 memory of the current device that other processes on it can map."""
+
+    def attach(self, handle: bytes, descriptor: int | None, nbytes: int) -> SharedBuffer:
+        """Map what another process shared; the tensor is on this process' current device."""
+
+    def training_memory(self) -> AbstractContextManager[Any]:
+        """Around the making of model and optimizer state, which `training/residency.py` parks while a colocated engine works."""
 
     def new_process_group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         """A torch process group outside the default world (weight transfer); `store` is a torch Store shared by its members."""
@@ -74,4 +100,5 @@ class Platform(Protocol):
         """Versions of the vendor's stack (driver, CANN, torch_npu, …) for the manifest; absent parts are left out."""
 
 
+# sleep: engine and trainer give their memory back for each other; ipc: two processes share device memory; graph: captured execution in the engine
 CAPABILITIES = frozenset({"sleep", "ipc", "graph", "fp8", "mtp", "bf16"})

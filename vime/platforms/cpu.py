@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vime.platforms.base import Role
+from vime.platforms.digest import host_digest
+from vime.platforms.probe import probe
 
 if TYPE_CHECKING:
     import torch
+
+    from vime.platforms.memory import SharedBuffer
 
 MINIMUM_SLOTS = 8
 KV_CACHE_GIB = 1
@@ -40,11 +46,13 @@ class CpuPlatform:
     name = "cpu"
     device_type = "cpu"
     ray_resource = "CPU"
-    visible_devices_variable = None
+    visible_devices_variable: str | None = None
     collective_backend = "gloo"
-    weight_transports = ("ipc", "broadcast", "p2p", "disk")
+    weight_transports: tuple[str, ...] = ("ipc", "broadcast", "p2p", "disk")
     capabilities = frozenset({"ipc", "mtp", "bf16"})
-    missing = MISSING
+    missing: Mapping[str, str] = MISSING
+    vendor_weight_engines: Mapping[str, str] = MappingProxyType({})  # vLLM's own transfer backends (nccl, ipc) have no CPU form
+    relays_ipc = False
 
     def device_count(self) -> int:
         return max(cores(), MINIMUM_SLOTS)
@@ -60,6 +68,12 @@ class CpuPlatform:
     def ray_options(self, share: float) -> dict[str, Any]:
         return {"num_cpus": share}
 
+    def device_identity(self, local_index: int) -> str:
+        return "cpu"
+
+    def health_probe(self, local_index: int) -> float:
+        return probe(self, local_index)
+
     def environment(self, role: Role, config: Any) -> dict[str, str]:
         variables = dict(COMMON)
         if config.placement.nodes == 1:
@@ -70,6 +84,12 @@ class CpuPlatform:
         if role == "engine":
             variables |= engine_environment(config)
         return variables
+
+    def engine_options(self, config: Any) -> dict[str, Any]:
+        return {}
+
+    def preflight(self, config: Any, model: Mapping[str, Any], packages: Mapping[str, str]) -> list[str]:
+        return []
 
     def bootstrap_megatron(self) -> None:
         from vime.platforms.cpu_megatron import apply
@@ -91,19 +111,27 @@ class CpuPlatform:
 
         repack_tied_heads(model)
 
+    def share(self, nbytes: int) -> SharedBuffer:
+        from vime.platforms import host_memory
+
+        return host_memory.share(nbytes)
+
+    def attach(self, handle: bytes, descriptor: int | None, nbytes: int) -> SharedBuffer:
+        from vime.platforms import host_memory
+
+        assert descriptor is not None  # every buffer of `share` is a file
+        return host_memory.attach(descriptor, nbytes)
+
+    def training_memory(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
     def new_process_group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         from torch.distributed import ProcessGroupGloo
 
         return ProcessGroupGloo(store, rank, size, timeout)
 
     def tensor_digest(self, tensor: torch.Tensor) -> str:
-        import torch
-        import xxhash
-
-        digest = xxhash.xxh3_128(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        if tensor.numel():
-            digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return host_digest(tensor)
 
     def synchronize(self) -> None:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from vime.config.tree import Config
 from vime.errors import RunError, UserError
-from vime.platforms import registry
+from vime.platforms import launch, registry
 from vime.rollout.vllm_compat import VllmAdapter
 from vime.rollout.vllm_compat.base import EngineSpec
 
@@ -30,6 +30,7 @@ def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> Engin
         sizes = f"rollout.max_prompt_tokens + max_response_tokens = {rollout.max_prompt_tokens} + {rollout.max_response_tokens}"
         raise UserError(f"vllm.max_model_len: {chosen} is less than {sizes}: answers would be cut early. Raise it or remove it.")
     check_graph(config)
+    platform = registry.get(config.platform)
     samples = -(-rollout.prompts_per_step // rollout.engines) * rollout.samples_per_prompt
     return EngineSpec(
         model_path=model_path,
@@ -38,8 +39,8 @@ def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> Engin
         max_num_seqs=min(samples, STEP_LIMIT_SEQS),
         tensor_parallel=rollout.tensor_parallel,
         load_weights=load_weights,
-        eager="graph" in registry.get(config.platform).missing,
-        options=config.vllm,
+        eager="graph" in platform.missing,
+        options=launch.engine_options(platform, config),
     )
 
 

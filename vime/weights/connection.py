@@ -30,6 +30,7 @@ class Connection:
     directory: str | None = None
     host: str = "127.0.0.1"  # the interface that listening sockets bind
     endpoints: Mapping[int, Any] = field(default_factory=dict)
+    relayed: bool = False  # ipc over several cards: every trainer rank passes everything to the one receiver beside it
 
     @property
     def routed(self) -> bool:
@@ -40,6 +41,33 @@ class Connection:
     def owners(self) -> list[int]:
         """Trainer ranks that send anything, ascending."""
         return sorted({message.owner for plan in self.buckets for bucket in plan for message in bucket.messages})
+
+    @property
+    def senders(self) -> list[int]:
+        """Trainer ranks with a channel, ascending: the owners, or every rank that stands beside a receiver."""
+        return list(range(len(self.receivers))) if self.relayed else self.owners
+
+    def served_by(self, rank: int) -> int:
+        """How many receivers connect to a sender."""
+        return 1 if self.relayed else len(self.receivers)
+
+    def sources(self, receiver: int) -> list[int]:
+        """The senders that a receiver connects to."""
+        return [receiver] if self.relayed else self.owners
+
+    def source(self, message: Message, receiver: int) -> int:
+        """The sender that hands `message` to a receiver."""
+        return receiver if self.relayed else message.owner
+
+    def steps(self, rank: int) -> list[Step]:
+        """What a sender does, in order: its own messages, and when relayed the others' too."""
+        if not self.relayed:
+            return self.outgoing(rank)
+        return [(index, None, message) for index, bucket in enumerate(self.buckets[0]) for message in bucket.messages]
+
+    def sent_by(self, rank: int) -> list[Message]:
+        """The messages that go through a sender's buffers."""
+        return [message for _, _, message in self.steps(rank)]
 
     def outgoing(self, owner: int) -> list[Step]:
         """An owner's messages in the order it sends them: by bucket, then by receiver. Receivers take theirs in the same order, so nobody waits in a circle."""

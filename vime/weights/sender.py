@@ -47,7 +47,7 @@ class WeightSender:
     def open(self, connection: Connection) -> Any:
         """Build the channel of a connection if this rank sends anything over it; returns the channel's endpoint."""
         self.close()
-        if self.rank not in connection.owners:
+        if self.rank not in connection.senders:
             return None
         self.channel = send_channel(connection, self.rank, self.platform)
         return self.channel.open()
@@ -79,7 +79,10 @@ class WeightSender:
         channel.start(version, base_version)
         tensors = Tensors(shard for shard in self.shards() if shard.owner_rank == self.rank)
         dtype, nbytes, digests = getattr(torch, connection.dtype), 0, {}
-        for _, receiver, message in connection.outgoing(self.rank):
+        for _, receiver, message in connection.steps(self.rank):
+            if message.owner != self.rank:
+                channel.relay(message)
+                continue
             packed = encodings.write(message, tensors.of, channel.buffer(message), dtype, self.platform.tensor_digest, base)
             channel.put(message, packed.nbytes, receiver)
             nbytes += packed.nbytes

@@ -182,9 +182,15 @@ class WeightSync:
         if not units:
             raise RunError(STAGE, "the trainers export no weights")
         self._layouts = layouts = self._engines("layout")
-        connection = make_connection(self.config, self.transport, self.platform.name, self.dtype, units, layouts, self.directory)
+        connection = make_connection(self.config, self.transport, self.platform, self.dtype, units, layouts, self.directory)
+        if connection.relayed and len(self.trainers) != len(connection.receivers):
+            raise RunError(
+                STAGE,
+                f"weights.transport ipc: {len(self.trainers)} trainer ranks and {len(connection.receivers)} engine workers: every device needs one of each; "
+                "use placement.mode colocate with as many of both, or weights.transport broadcast",
+            )
         endpoints = dict(enumerate(self._trainers("weights_open", connection)))
-        connection = replace(connection, endpoints={owner: endpoints[owner] for owner in connection.owners})
+        connection = replace(connection, endpoints={rank: endpoints[rank] for rank in connection.senders})
         meeting = [trainer.call("weights_connect", connection) for trainer in self.trainers] + [engine.call("connect", connection) for engine in self.engines]
         self._wait(meeting)
         self._connection = connection
@@ -238,7 +244,7 @@ class WeightSync:
 def make_connection(
     config: Config,
     transport: str,
-    platform: str,
+    platform: Platform,
     dtype: str,
     units: Sequence[Unit],
     layouts: Sequence[Sequence[Mapping[str, Any] | None]],
@@ -256,7 +262,7 @@ def make_connection(
     return Connection(
         id=uuid.uuid4().hex,
         transport=transport,
-        platform=platform,
+        platform=platform.name,
         dtype=dtype,
         keep_base=config.weights.encoding == "delta",
         buckets=plans,
@@ -264,6 +270,7 @@ def make_connection(
         timeout_s=config.weights.timeout_s,
         directory=directory,
         host="127.0.0.1" if config.placement.nodes == 1 else "",
+        relayed=transport == "ipc" and platform.relays_ipc and len(receivers) > 1,
     )
 
 

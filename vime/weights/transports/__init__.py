@@ -20,6 +20,7 @@ MODULES = {
     "p2p": "vime.weights.transports.broadcast",
     "disk": "vime.weights.transports.disk",
 }
+RELAY = "vime.weights.transports.relay"  # ipc where memory of one card reaches only the processes on it
 
 
 class SendChannel(Protocol):
@@ -39,6 +40,9 @@ class SendChannel(Protocol):
 
     def put(self, message: Message, nbytes: int, receiver: int | None) -> None:
         """Hand the message in the last buffer on, to one receiver or to all."""
+
+    def relay(self, message: Message) -> None:
+        """Hand on a message that another rank owns (`Connection.relayed` only)."""
 
     def close(self) -> None:
         """Release everything; never raises for a peer that is gone."""
@@ -64,11 +68,11 @@ class ReceiveChannel(Protocol):
 
 
 def send_channel(connection: Connection, owner: int, platform: Platform) -> SendChannel:
-    return _module(connection.transport).Sender(connection, owner, platform)
+    return _module(connection).Sender(connection, owner, platform)
 
 
 def receive_channel(connection: Connection, receiver: int, platform: Platform) -> ReceiveChannel:
-    return _module(connection.transport).Receiver(connection, receiver, platform)
+    return _module(connection).Receiver(connection, receiver, platform)
 
 
 def choose(transport: str, mode: str, platform: Platform) -> str:
@@ -79,5 +83,5 @@ def choose(transport: str, mode: str, platform: Platform) -> str:
     return name
 
 
-def _module(transport: str) -> Any:
-    return importlib.import_module(MODULES[transport])
+def _module(connection: Connection) -> Any:
+    return importlib.import_module(RELAY if connection.relayed else MODULES[connection.transport])

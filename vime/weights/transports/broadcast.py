@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -87,15 +88,7 @@ class Receiver:
     def get(self, message: Message) -> torch.Tensor:
         """A delta's size stands in its header, so the header comes first; a full message has one size."""
         group = self.groups[message.owner]
-        take = group.receive if self.connection.routed else group.broadcast
-        nbytes = header_bytes(message) if self.partial else capacity(message, self.itemsize)
-        take(self.bytes[:nbytes])
-        if self.partial:
-            counts, _ = read_header(message, self.bytes)
-            rest = slice(nbytes, total_bytes(message, counts, self.itemsize))
-            if rest.stop > rest.start:
-                take(self.bytes[rest])
-            nbytes = rest.stop
+        nbytes = take_message(group.receive if self.connection.routed else group.broadcast, message, self.bytes, self.itemsize, self.partial)
         return self.bytes[:nbytes]
 
     def release(self, message: Message) -> None:
@@ -105,6 +98,19 @@ class Receiver:
         for group in self.groups.values():
             group.close()
         self.groups.clear()
+
+
+def take_message(take: Callable[[torch.Tensor], None], message: Message, buffer: torch.Tensor, itemsize: int, partial: bool) -> int:
+    """Fill the front of `buffer` with the next message by `take`, whose pieces are those of `parts`. Returns its bytes."""
+    nbytes = header_bytes(message) if partial else capacity(message, itemsize)
+    take(buffer[:nbytes])
+    if partial:
+        counts, _ = read_header(message, buffer)
+        rest = slice(nbytes, total_bytes(message, counts, itemsize))
+        if rest.stop > rest.start:
+            take(buffer[rest])
+        nbytes = rest.stop
+    return nbytes
 
 
 def parts(message: Message, nbytes: int, partial: bool) -> list[slice]:
@@ -121,12 +127,12 @@ class Group:
     def __init__(self, group: Any):
         self._group = group
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """From rank 0 to everybody."""
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+        """From rank `root` to everybody."""
         from torch.distributed import BroadcastOptions
 
         options = BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
+        options.rootRank, options.rootTensor = root, 0
         self._wait("broadcast", [tensor], options)
 
     def send(self, tensor: torch.Tensor, rank: int) -> None:
@@ -176,7 +182,7 @@ def join_store(connection: Connection) -> Any:
     """A client of the store the lowest owner hosts. Raises `RunError` when it cannot be reached."""
     from torch.distributed import TCPStore
 
-    where = connection.endpoints[connection.owners[0]]
+    where = connection.endpoints[connection.senders[0]]
     try:
         return TCPStore(where["host"], where["port"], None, False, timedelta(seconds=connection.timeout_s), False)
     except RuntimeError as error:

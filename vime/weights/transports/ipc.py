@@ -1,7 +1,6 @@
-"""Shared memory on one host: each owner has an anonymous memory file with two slots that receivers map.
+"""Shared memory on one host: each owner has a buffer of two slots that receivers map (a memory file on CPU, device memory elsewhere: `Platform.share`).
 
-The memory belongs to no directory: the kernel frees it when the last process that maps it ends, however it ends, and it is not bounded by the size of
-/dev/shm. A Unix socket in the abstract namespace carries the file's descriptor, a token for every filled slot, and one back for every slot that is free
+A Unix socket in the abstract namespace carries the buffer's handle or descriptor, a token for every filled slot, and one back for every slot that is free
 again; a dead peer closes it.
 """
 
@@ -14,7 +13,6 @@ import socket
 import struct
 import time
 import uuid
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +24,12 @@ if TYPE_CHECKING:
     import torch
 
     from vime.platforms.base import Platform
+    from vime.platforms.memory import SharedBuffer
     from vime.weights.connection import Connection
 
 PAGE = mmap.PAGESIZE
 TOKEN = struct.Struct("<qq")  # (slot, bytes of the message); back: (slot, 0)
-HELLO = struct.Struct("<qqq")  # receiver index of the peer; then (slots, bytes of a slot, 0) with the descriptor
+HELLO = struct.Struct("<qqq")  # (slots, bytes of a slot, bytes of the handle that follows), with the descriptor where there is one
 
 
 class Sender:
@@ -39,8 +38,8 @@ class Sender:
     def __init__(self, connection: Connection, owner: int, platform: Platform):
         import torch
 
-        self.connection, self.owner = connection, owner
-        messages = [message for _, _, message in connection.outgoing(owner)]
+        self.connection, self.owner, self.platform = connection, owner, platform
+        messages = connection.sent_by(owner)
         itemsize = getattr(torch, connection.dtype).itemsize
         largest = max(capacity(message, itemsize) for message in messages)
         self.slot_bytes = -(-largest // PAGE) * PAGE
@@ -50,23 +49,20 @@ class Sender:
         self.slot = self.slots - 1
 
     def open(self) -> dict[str, Any]:
-        import torch
-
-        self.descriptor = os.memfd_create(f"vime-weights-{self.owner}", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, self.slots * self.slot_bytes)
-        self.memory = mmap.mmap(self.descriptor, self.slots * self.slot_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
+        self.memory = self.platform.share(self.slots * self.slot_bytes)
         name = f"vime-{uuid.uuid4().hex}"
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind("\0" + name)
-        self.listener.listen(len(self.connection.receivers))
+        self.listener.listen(self.connection.served_by(self.owner))
         self.listener.settimeout(self.connection.timeout_s)
-        return {"socket": name, "boot": boot_id()}
+        return {"socket": name, "boot": boot_id(), "device": self.platform.device_identity(0)}
 
     def connect(self, connection: Connection) -> None:
-        for _ in connection.receivers:
+        for _ in range(connection.served_by(self.owner)):
             peer = accept(self.listener, connection.timeout_s)
-            socket.send_fds(peer, [HELLO.pack(self.slots, self.slot_bytes, 0)], [self.descriptor])
+            descriptors = [] if self.memory.descriptor is None else [self.memory.descriptor]
+            socket.send_fds(peer, [HELLO.pack(self.slots, self.slot_bytes, len(self.memory.handle))], descriptors)
+            write(peer, self.memory.handle)
             self.peers.append(peer)
 
     def start(self, version: int, base_version: int | None) -> None:
@@ -75,7 +71,7 @@ class Sender:
     def buffer(self, message: Message) -> torch.Tensor:
         self.slot = (self.slot + 1) % self.slots
         self.drain(self.slot)
-        return self.bytes[self.slot * self.slot_bytes : (self.slot + 1) * self.slot_bytes]
+        return self.memory.tensor[self.slot * self.slot_bytes : (self.slot + 1) * self.slot_bytes]
 
     def drain(self, slot: int) -> None:
         """Wait until every receiver has given `slot` back."""
@@ -85,6 +81,7 @@ class Sender:
                 self.in_use[returned] -= 1
 
     def put(self, message: Message, nbytes: int, receiver: int | None) -> None:
+        self.platform.synchronize()  # the token says the bytes are there, so they must be
         self.in_use[self.slot] = len(self.peers)
         for peer in self.peers:
             write(peer, TOKEN.pack(self.slot, nbytes))
@@ -92,62 +89,64 @@ class Sender:
     def close(self) -> None:
         for end in [*self.peers, self.listener]:
             end.close()
-        del self.bytes
-        with contextlib.suppress(BufferError):  # a view that still lives keeps the mapping until it dies
-            self.memory.close()
-        os.close(self.descriptor)
+        self.memory.close()
 
 
 class Receiver:
     """The engine worker's end."""
 
     def __init__(self, connection: Connection, receiver: int, platform: Platform):
-        self.connection, self.receiver = connection, receiver
-        self.ends: dict[int, tuple[socket.socket, torch.Tensor, int]] = {}
+        self.connection, self.receiver, self.platform = connection, receiver, platform
+        self.ends: dict[int, tuple[socket.socket, SharedBuffer, int]] = {}
         self.slot: dict[int, int] = {}
 
     def connect(self) -> None:
-        for owner in self.connection.owners:
+        for owner in self.connection.sources(self.receiver):
             endpoint = self.connection.endpoints[owner]
             if endpoint["boot"] != boot_id():
                 raise RunError(STAGE, f"trainer rank {owner} runs on another host: weights.transport ipc needs one host; use broadcast")
+            if endpoint["device"] != self.platform.device_identity(0):
+                raise RunError(
+                    STAGE,
+                    f"trainer rank {owner} shares memory of {endpoint['device'].rpartition('/')[2]}, this engine worker is on "
+                    f"{self.platform.device_identity(0).rpartition('/')[2]}: weights.transport ipc needs one device; use broadcast",
+                )
             end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             end.settimeout(self.connection.timeout_s)
             end.connect("\0" + endpoint["socket"])
-            self.ends[owner] = (end, *map_memory(end, owner))
+            self.ends[owner] = (end, *map_memory(end, owner, self.platform))
 
     def start(self, version: int, base_version: int | None) -> None:
         return None
 
     def get(self, message: Message) -> torch.Tensor:
-        end, memory, slot_bytes = self.ends[message.owner]
-        slot, nbytes = TOKEN.unpack(read(end, TOKEN.size, f"trainer rank {message.owner} to fill a weight buffer"))
-        self.slot[message.owner] = slot
-        return memory[slot * slot_bytes : slot * slot_bytes + nbytes]
+        source = self.connection.source(message, self.receiver)
+        end, memory, slot_bytes = self.ends[source]
+        slot, nbytes = TOKEN.unpack(read(end, TOKEN.size, f"trainer rank {source} to fill a weight buffer"))
+        self.slot[source] = slot
+        return memory.tensor[slot * slot_bytes : slot * slot_bytes + nbytes]
 
     def release(self, message: Message) -> None:
-        write(self.ends[message.owner][0], TOKEN.pack(self.slot[message.owner], 0))
+        self.platform.synchronize()  # what was queued to read the slot has read it
+        source = self.connection.source(message, self.receiver)
+        write(self.ends[source][0], TOKEN.pack(self.slot[source], 0))
 
     def close(self) -> None:
-        for end, _, _ in self.ends.values():
+        for end, memory, _ in self.ends.values():
             end.close()
+            memory.close()
         self.ends.clear()
 
 
-def map_memory(end: socket.socket, owner: int) -> tuple[torch.Tensor, int]:
-    """The owner's memory file as a read-only uint8 tensor, and the bytes of one slot."""
-    import torch
-
-    with deadline(f"trainer rank {owner} to hand over its weight buffers"):
+def map_memory(end: socket.socket, owner: int, platform: Platform) -> tuple[SharedBuffer, int]:
+    """The owner's buffer, mapped here, and the bytes of one slot."""
+    what = f"trainer rank {owner} to hand over its weight buffers"
+    with deadline(what):
         data, descriptors, _, _ = socket.recv_fds(end, HELLO.size, 1)
-    if len(data) != HELLO.size or not descriptors:
+    if len(data) != HELLO.size:
         raise PeerGoneError(STAGE, f"trainer rank {owner} closed the connection while handing over its weight buffers")
-    slots, slot_bytes, _ = HELLO.unpack(data)
-    memory = mmap.mmap(descriptors[0], slots * slot_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
-    os.close(descriptors[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the memory is read-only: nobody writes into it
-        return torch.frombuffer(memory, dtype=torch.uint8), slot_bytes
+    slots, slot_bytes, size = HELLO.unpack(data)
+    return platform.attach(read(end, size, what), descriptors[0] if descriptors else None, slots * slot_bytes), slot_bytes
 
 
 def accept(listener: socket.socket, timeout_s: float) -> socket.socket:
