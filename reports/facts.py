@@ -1,4 +1,4 @@
-"""Few numbers of every metric and of the weight syncs: all that a verdict needs of a run beyond the curves it draws, so that it can be judged again from its file."""
+"""Few numbers of every metric and of the weight syncs: what a verdict needs of a run beyond the curves it draws, to be judged again from its file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
+
+from reports.metrics import RESOURCES
 
 if TYPE_CHECKING:
     from reports.model import Curve
@@ -25,7 +27,7 @@ class MetricFacts(Part):
     first_step: int
     first: float
     mean: float | None
-    median: float | None
+    median: float | None  # of costs alone
     largest: float  # of |value|; infinite where a value is not finite
     score: float | None  # |mean|·√count over all values: a statistic that is standard normal at every step stays normal
     bad_step: int | None = None  # first step whose value is not finite
@@ -58,7 +60,7 @@ def _of_group(names: list[str], curves: Mapping[str, Curve]) -> dict[str, Metric
     values = np.array([curves[name].values for name in names])
     finite = np.isfinite(values)
     if finite.all():
-        mean, median, largest = values.mean(axis=-1), np.median(values, axis=-1), np.abs(values).max(axis=-1)
+        mean, largest = values.mean(axis=-1), np.abs(values).max(axis=-1)
         score = np.abs(mean) * np.sqrt(values.shape[-1])
         return {
             name: MetricFacts.model_construct(
@@ -66,7 +68,7 @@ def _of_group(names: list[str], curves: Mapping[str, Curve]) -> dict[str, Metric
                 first_step=int(curves[name].steps[0]),
                 first=float(values[row, 0]),
                 mean=float(mean[row]),
-                median=float(median[row]),
+                median=float(np.median(values[row])) if name in RESOURCES else None,
                 largest=float(largest[row]),
                 score=float(score[row]),
                 bad_step=None,
@@ -75,10 +77,10 @@ def _of_group(names: list[str], curves: Mapping[str, Curve]) -> dict[str, Metric
             )
             for row, name in enumerate(names)
         }
-    return {name: _one(curves[name], values[row], finite[row]) for row, name in enumerate(names)}
+    return {name: _one(name, curves[name], values[row], finite[row]) for row, name in enumerate(names)}
 
 
-def _one(curve: Curve, values: np.ndarray, finite: np.ndarray) -> MetricFacts:
+def _one(name: str, curve: Curve, values: np.ndarray, finite: np.ndarray) -> MetricFacts:
     good = values[finite]
     bad = np.flatnonzero(~finite)
     return MetricFacts(
@@ -86,7 +88,7 @@ def _one(curve: Curve, values: np.ndarray, finite: np.ndarray) -> MetricFacts:
         first_step=int(curve.steps[0]),
         first=float(values[0]),
         mean=float(good.mean()) if len(good) else None,
-        median=float(np.median(good)) if len(good) else None,
+        median=float(np.median(good)) if len(good) and name in RESOURCES else None,
         largest=float("inf") if len(bad) else float(np.abs(values).max()),
         score=None if len(bad) else float(abs(values.mean()) * np.sqrt(len(values))),
         bad_step=int(curve.steps[bad[0]]) if len(bad) else None,

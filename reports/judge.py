@@ -199,7 +199,7 @@ def run_ref(run: Run, case: Case, whole: bool = False) -> RunRef:
         labels=run.labels,
         grid=ranges(run.steps),
         recorded=run.recorded,
-        curves={name: _points(run.curves[name]) for name in dict.fromkeys(further) if name in run.curves and name != case.rule.metric},
+        curves={name: _points(run.curves[name], run.steps) for name in dict.fromkeys(further) if name in run.curves and name != case.rule.metric},
         facts=run.facts,
         syncs=run.syncs,
         events=[event for event in run.events if event.get("event") in ("error", "early_stop")],
@@ -207,8 +207,9 @@ def run_ref(run: Run, case: Case, whole: bool = False) -> RunRef:
     )
 
 
-def _points(curve: Curve) -> Points:
-    return Points.model_construct(steps=curve.steps.tolist(), values=curve.values.tolist())
+def _points(curve: Curve, all_steps: np.ndarray | None = None) -> Points:
+    steps = [] if all_steps is not None and np.array_equal(curve.steps, all_steps) else curve.steps.tolist()
+    return Points.model_construct(steps=steps, values=curve.values.tolist())
 
 
 def ranges(steps: np.ndarray) -> list[tuple[int, int, int]]:

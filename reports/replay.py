@@ -56,15 +56,16 @@ def replay(verdict: Verdict) -> Verdict:
 
 def stored(ref: RunRef, metric: str) -> StoredRun:
     """A run with the curves a verdict keeps."""
-    curves = {name: _curve(points) for name, points in ref.curves.items()}
+    parts = [np.arange(first, last + 1, stride, dtype=np.int64) for first, last, stride in ref.grid]
+    steps = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    curves = {name: _curve(points, steps) for name, points in ref.curves.items()}
     if ref.curve.steps:
-        curves[metric] = _curve(ref.curve)
-    steps = [np.arange(first, last + 1, stride, dtype=np.int64) for first, last, stride in ref.grid]
+        curves[metric] = _curve(ref.curve, steps)
     manifest: dict[str, Any] = ref.provenance | {"seed": ref.seed, "planned_steps": ref.planned_steps, "labels": ref.labels}
     return StoredRun(
         path=Path(ref.path),
         format=ref.format,
-        steps=np.concatenate(steps) if steps else np.empty(0, dtype=np.int64),
+        steps=steps,
         curves=curves,
         notes=tuple(Note(NoteKind(note.kind), note.text, note.where, note.metric) for note in ref.notes),
         manifest=manifest,
@@ -75,8 +76,8 @@ def stored(ref: RunRef, metric: str) -> StoredRun:
     )
 
 
-def _curve(points: Points) -> Curve:
-    return Curve(np.array(points.steps, dtype=np.int64), np.array(points.values, dtype=np.float64))
+def _curve(points: Points, all_steps: np.ndarray) -> Curve:
+    return Curve(np.array(points.steps, dtype=np.int64) if points.steps else all_steps, np.array(points.values, dtype=np.float64))
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:

@@ -38,7 +38,7 @@ class Found(Part):
 
 
 class Points(Part):
-    """A curve: one value a step, both lists of the same length."""
+    """A curve: one value a step, both lists of the same length. Among `RunRef.curves`, no steps at all stands for all steps of the run."""
 
     steps: list[int]
     values: list[float]

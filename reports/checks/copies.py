@@ -32,8 +32,8 @@ def check(case: Case) -> list[Check]:
 
 
 def _few_values(curve: Curve) -> bool:
-    head = curve.values[: 4 * LEAST_DISTINCT_VALUES]
-    return len(np.unique(head)) < LEAST_DISTINCT_VALUES and len(np.unique(curve.values)) < LEAST_DISTINCT_VALUES
+    head = curve.values[: 4 * LEAST_DISTINCT_VALUES].tolist()
+    return len(set(head)) < LEAST_DISTINCT_VALUES and len(np.unique(curve.values)) < LEAST_DISTINCT_VALUES
 
 
 def _is_reproduction(run: Run, side: str, other: Run, where: str, case: Case) -> bool:

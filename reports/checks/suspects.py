@@ -85,8 +85,8 @@ def _gap_jump(case: Case, finding: Finding) -> Iterator[Suspect]:
             after = f", of {run.syncs.total} recorded weight syncs" if run.syncs.total else ""
             yield Suspect(
                 name="weight sync",
-                evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}, at most {np.nanmax(later):.3g}: "
-                f"they part after an update{after}",
+                evidence=f"{run.name}: the log-prob gap is {first:.3g} at step {curve.steps[0]} and {value:.3g} at step {step}: engine and trainer "
+                f"part after an update{after}",
                 strength=value / max(first, GAP_NOISE),
             )
 
