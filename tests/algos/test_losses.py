@@ -89,11 +89,11 @@ def test_k3_is_unbiased_for_the_kl():
 
 
 def test_token_weights_sum_to_one_over_micro_batches():
-    mask, ids = torch.tensor([1.0, 1, 0, 1, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 2])
-    assert token_weights(mask, ids, 5, 3, "token").sum().item() == pytest.approx(1.0)
-    assert token_weights(mask, ids, 5, 3, "sequence").tolist() == pytest.approx([1 / 6, 1 / 6, 0, 1 / 6, 1 / 6, 1 / 3])
-    halves = token_weights(mask[:3], ids[:3], 5, 3, "sequence").sum() + token_weights(mask[3:], ids[3:] - 1, 5, 3, "sequence").sum()
-    assert halves.item() == pytest.approx(1.0)
+    tokens = torch.tensor([2, 2, 2, 2, 1])  # of the sequence of each token in the loss
+    assert token_weights(tokens, 5, 3, "token").sum().item() == pytest.approx(1.0)
+    assert token_weights(tokens, 5, 3, "sequence").tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 3])
+    cut = token_weights(tokens[:3], 5, 3, "sequence").sum() + token_weights(tokens[3:], 5, 3, "sequence").sum()  # in the middle of a sequence
+    assert cut.item() == pytest.approx(1.0)
 
 
 def test_truncated_importance():

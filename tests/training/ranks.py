@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import multiprocessing
 import os
 import pickle
 import socket
@@ -91,11 +92,13 @@ def one_rank(config: Config) -> Iterator[Any]:
 
 
 def on_ranks(world: int, function: Callable[..., Any], *args: Any, directory: Path) -> list[Any]:
-    """`function(rank, world, port, *args)` in `world` spawned processes; their results by rank. A rank's error is raised here with its traceback."""
-    import torch.multiprocessing as mp
+    """`function(rank, world, port, *args)` in `world` processes; their results by rank. A rank's error is raised here with its traceback.
 
+    They are forked from a server that has imported torch and Megatron-Core and done nothing else: imports take longer than most layouts' work.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    context = mp.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.imports"])
     port = free_port()
     processes = [context.Process(target=_entry, args=(function, rank, world, port, args, directory)) for rank in range(world)]
     for process in processes:

@@ -79,3 +79,23 @@ def test_padding_is_a_sequence_of_its_own():
 def test_no_samples_pack_to_padding_alone():
     micro = pack(random_batch(), [], CPU)
     assert micro.cu_seqlens.tolist() == [0, 1] and len(micro.rows_N) == 0
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_context_parallel_ranks_share_a_pack_in_zig_zag(size):
+    """Every token and every prediction on exactly one rank, slices from both ends of a sequence, and the sequence's token count as in the whole."""
+    batch = random_batch(samples=7, seed=3)
+    whole = pack(batch, [5, 0, 3], CPU)
+    parts = [pack(batch, [5, 0, 3], CPU, cp=cp, cp_size=size) for cp in range(size)]
+    counts = dict(zip(whole.positions_N.tolist(), whole.sequence_tokens_N.tolist(), strict=True))
+    found: list[int] = []
+    for part in parts:
+        found += part.positions_N.tolist()
+        for row, where in zip(part.rows_N.tolist(), part.positions_N.tolist(), strict=True):
+            start = int(batch.offsets[np.searchsorted(batch.offsets, where, side="right") - 1])
+            assert part.ids_T[row] == batch.ids[where - 1] and part.positions_T[row] == where - 1 - start
+        assert part.sequence_tokens_N.tolist() == [counts[where] for where in part.positions_N.tolist()]
+        assert part.targets_N.tolist() == batch.ids[part.positions_N.numpy()].tolist()
+    assert sorted(found) == sorted(whole.positions_N.tolist())
+    first = int(parts[0].cu_seqlens[1]) // (2 * size)
+    assert parts[0].positions_T[: 2 * first].tolist() == [*range(first), *range((2 * size - 1) * first, 2 * size * first)]

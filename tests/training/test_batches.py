@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vime.training.batch import TrainBatch, pack
 from vime.training.batches import minibatches, plan
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=80)
@@ -17,6 +19,19 @@ def test_every_sample_once_same_count_everywhere_and_no_micro_batch_above_the_li
     assert len({len(rank) for rank in made}) == 1
     assert sorted(index for rank in made for micro in rank for index in micro) == list(range(len(lengths)))
     assert all(sum(lengths[index] for index in micro) <= limit for rank in made for micro in rank)
+
+
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30), context=st.integers(1, 4), tensor=st.integers(1, 4), limit=st.integers(60, 200))
+@settings(max_examples=200, deadline=None)
+def test_what_packing_adds_counts_in_the_limit(lengths, context, tensor, limit):
+    """Padding of each sequence for context parallelism, and of the pack for sequence parallelism."""
+    batch = TrainBatch.of([[3] * length for length in lengths], [[0] * length for length in lengths])
+    for rank in plan(lengths, 2, limit, context_parallel=context, multiple=tensor):
+        for samples in rank:
+            packs = [pack(batch, samples, torch.device("cpu"), tensor, cp=cp, cp_size=context) for cp in range(context)]
+            sizes = {len(micro.ids_T) for micro in packs}
+            assert len(sizes) == 1 and max(sizes) <= limit and max(sizes) % tensor == 0
+            assert context * max(sizes) == int(packs[0].cu_seqlens[-1])
 
 
 @given(lengths=lengths, limit=st.integers(50, 200))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import resource
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 import torch
 
 from tests.training.ranks import configured, on_ranks, one_rank, random_batch, twin
+from vime.config.tree import CheckpointConfig
 from vime.errors import RunError, UserError
 from vime.training import checkpoint
 
@@ -52,6 +57,16 @@ def test_prune_keeps_the_last_and_sweeps_leftovers(tmp_path):
     (tmp_path / ".step-000012.partial").mkdir()
     checkpoint.prune(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000010", "step-000020"]
+
+
+def test_a_save_killed_between_its_two_renames_leaves_the_earlier_one(tmp_path):
+    complete(tmp_path, 1)
+    complete(tmp_path, 2).rename(tmp_path / "step-000002.old")
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-000002"
+    (tmp_path / "step-000002").rename(tmp_path / "step-000002.old")
+    complete(tmp_path, 2)  # the second rename was done: the one aside is the old one
+    checkpoint.prune(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000002"]
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
@@ -126,6 +141,107 @@ def test_old_ones_are_pruned_and_the_same_step_can_be_saved_again(tmp_path):
         for number in (1, 2, 3, 3):
             actor.save(str(tmp_path / "kept" / f"step-{number:06d}"), {"step": number})
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-000002", "step-000003"]
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Checkpoint files are not written before the event is set."""
+    from vime.training import checkpoint_writer
+
+    gate, write = threading.Event(), checkpoint_writer._write_bucket
+
+    def waits(*args: Any) -> Any:
+        assert gate.wait(60)
+        return write(*args)
+
+    monkeypatch.setattr(checkpoint_writer, "_write_bucket", waits)
+    return gate
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("dtype", "distributed"), [("float32", False), ("bfloat16", True)])
+def test_an_async_save_holds_the_state_of_its_moment_and_does_not_block_the_step(tmp_path, monkeypatch, dtype, distributed):
+    background = dataclasses.replace(CheckpointConfig(), async_save=True)
+    config = configured(
+        twin(tmp_path / "twin"), model={"dtype": dtype}, train={"distributed_optimizer": distributed, "lr": 1e-2}, checkpoint=background
+    )
+    path, gate = tmp_path / "step-2", slowed(monkeypatch)
+    with one_rank(config) as actor:
+        steps(actor, 0, 2)
+        actor.save(str(path), {"step": 2})
+        assert not path.exists()
+        whole = steps(actor, 2, 4)  # while the writer waits
+        assert actor.finish_save(wait=False) is False
+        assert not checkpoint.is_complete(path)
+        gate.set()
+        assert actor.finish_save(wait=True) and checkpoint.is_complete(path)
+        expected = weights(actor)
+    with one_rank(config) as actor:
+        assert actor.load(str(path)) == {"step": 2}
+        assert steps(actor, 2, 4) == whole and equal(weights(actor), expected)
+
+
+@pytest.mark.heavy
+def test_an_async_save_ends_before_the_next_and_before_the_trainer_does(tmp_path, monkeypatch):
+    background = dataclasses.replace(CheckpointConfig(), async_save=True, keep=5)
+    with one_rank(configured(twin(tmp_path / "twin"), checkpoint=background)) as actor:
+        gate = slowed(monkeypatch)
+        threading.Timer(0.3, gate.set).start()
+        for number in (1, 2):
+            actor.save(str(tmp_path / "kept" / f"step-{number:06d}"), {"step": number})
+        assert checkpoint.latest(tmp_path / "kept").name == "step-000001"
+    assert checkpoint.latest(tmp_path / "kept").name == "step-000002"  # `stop` waited for it
+
+
+@pytest.mark.heavy
+def test_a_crash_in_the_writer_is_told_and_never_taken_for_a_checkpoint(tmp_path, monkeypatch):
+    from vime.training import checkpoint_writer
+
+    background = dataclasses.replace(CheckpointConfig(), async_save=True)
+    with one_rank(configured(twin(tmp_path / "twin"), checkpoint=background)) as actor:
+        actor.save(str(tmp_path / "kept" / "step-1"), {"step": 1})
+        actor.finish_save(wait=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint_writer, "_write_bucket", lambda *args: 1 / 0)
+            actor.save(str(tmp_path / "kept" / "step-2"), {"step": 2})
+            steps(actor, 0, 1)
+            with pytest.raises(RunError, match=r"checkpoint: .*step-2 could not be written \(division by zero\); earlier checkpoints are untouched"):
+                actor.finish_save(wait=True)
+        assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-1"]
+        actor.save(str(tmp_path / "kept" / "step-3"), {"step": 3})  # the actor goes on
+    assert checkpoint.latest(tmp_path / "kept").name == "step-3"
+
+
+KILLED = """
+import os, signal, sys, threading
+from pathlib import Path
+from tests.training.ranks import configured, one_rank, random_batch
+from vime.config.tree import CheckpointConfig
+from vime.training import checkpoint_writer
+
+with one_rank(configured(sys.argv[1], checkpoint=CheckpointConfig(async_save=True))) as actor:
+    actor.save(sys.argv[2] + "/step-1", {"step": 1})
+    actor.finish_save(wait=True)
+    write = checkpoint_writer._write_bucket
+    def killed(*args):
+        write(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+    checkpoint_writer._write_bucket = killed
+    actor.save(sys.argv[2] + "/step-2", {"step": 2})
+    actor.finish_save(wait=True)
+"""
+
+
+@pytest.mark.heavy
+def test_a_process_killed_while_it_writes_leaves_the_last_good_checkpoint(tmp_path):
+    config = twin(tmp_path / "twin")
+    result = subprocess.run([sys.executable, "-c", KILLED, config, str(tmp_path / "kept")], timeout=120)
+    assert result.returncode == -signal.SIGKILL
+    assert checkpoint.latest(tmp_path / "kept").name == "step-1"
+    with one_rank(configured(config)) as actor:
+        assert actor.load(str(tmp_path / "kept" / "step-1")) == {"step": 1}
+        actor.save(str(tmp_path / "kept" / "step-2"), {"step": 2})  # over the torn one's leftovers
+    assert checkpoint.latest(tmp_path / "kept").name == "step-2"
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-1", "step-2"]
 
 
 @pytest.mark.heavy

@@ -21,6 +21,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2": {"tensor": 2},
     "tp2sp": {"tensor": 2, "sequence_parallel": True},
     "pp2": {"pipeline": 2},
+    "cp2": {"context": 2},
 }
 UNEVEN = {"model": {"num_layers_in_first_pipeline_stage": 2}}  # of three layers
 

@@ -58,20 +58,18 @@ def kl_penalty(logprobs_T: torch.Tensor, ref_logprobs_T: torch.Tensor, estimator
 
 
 def token_weights(
-    mask_T: torch.Tensor,
-    sequence_ids_T: torch.Tensor,
+    sequence_tokens_T: torch.Tensor,
     n_tokens_global: int,
     n_sequences_global: int,
     aggregation: Literal["token", "sequence"],
 ) -> torch.Tensor:
-    """Weights whose sum over the whole mini-batch (all micro-batches, all ranks) is 1, so that the loss is the same for every packing and layout.
+    """Weights of tokens in the loss; their sum over the whole mini-batch (all micro-batches, all ranks) is 1, so that the loss is the same for every packing
+    and layout.
 
     token: each of the `n_tokens_global` tokens counts the same. sequence: each of the `n_sequences_global` sequences with at least one token in the
-    loss counts the same, and
-    its tokens share its weight; a sequence must lie whole in one micro-batch. `mask_T` 0/1, `sequence_ids_T` int64[T] numbered from 0. Returns float32[T].
+    loss counts the same, and its tokens share its weight, wherever they are. `sequence_tokens_T` int64[T]: how many tokens of each token's sequence are in
+    the loss. Returns float32[T].
     """
-    mask_T = mask_T.to(torch.float32)
     if aggregation == "token":
-        return mask_T / max(n_tokens_global, 1)
-    lengths = torch.zeros(int(sequence_ids_T.max()) + 1, dtype=torch.float32, device=mask_T.device).index_add_(0, sequence_ids_T, mask_T)
-    return mask_T / (lengths.clamp(min=1.0)[sequence_ids_T] * max(n_sequences_global, 1))
+        return torch.full_like(sequence_tokens_T, 1.0 / max(n_tokens_global, 1), dtype=torch.float32)
+    return 1.0 / (sequence_tokens_T.to(torch.float32) * max(n_sequences_global, 1))

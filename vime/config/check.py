@@ -74,11 +74,13 @@ def _batches(config: Config) -> list[Problem]:
             ("parallel.data", f"{config.parallel.data} data-parallel ranks share {samples // parts} samples of an optimizer step: at least one each is needed")
         )
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    if config.train.max_tokens_per_microbatch < longest:
+    limit, ranks = config.train.max_tokens_per_microbatch, config.parallel.context
+    if limit * ranks < longest:
+        over = f" on each of {ranks} context-parallel ranks" if ranks > 1 else ""
         out.append(
             (
                 "train.max_tokens_per_microbatch",
-                f"{config.train.max_tokens_per_microbatch} cannot hold one sample of max_prompt_tokens + max_response_tokens = {longest} tokens",
+                f"{limit}{over} cannot hold one sample of max_prompt_tokens + max_response_tokens = {longest} tokens",
             )
         )
     return out

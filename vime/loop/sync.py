@@ -48,6 +48,7 @@ class SyncRun:
 
     def __init__(self, config: Config, platform: Platform, run: RunDir, inputs: Inputs):
         self.config, self.platform, self.run, self.inputs = config, platform, run, inputs
+        self._saving: dict[str, Any] | None = None  # the checkpoint under way: fields of its event
 
     def train(self, checkpoint: Path | None) -> None:
         """Go from `checkpoint` (None: the model's first weights) through all planned steps."""
@@ -122,9 +123,18 @@ class SyncRun:
     def _save(self, step: int) -> None:
         settings, last = self.config.checkpoint, step + 1 == self.config.train.steps
         if (settings.every and (step + 1) % settings.every == 0) or (last and settings.save_last):
+            self._finish_save(wait=True)
             name, begin = f"step-{step + 1:06d}", time.perf_counter()
             self.trainers.save((self.run.checkpoints / name).absolute(), {"steps_done": step + 1, "source": self.inputs.source.state()})
-            self.run.event("checkpoint", name=name, steps_done=step + 1, seconds=time.perf_counter() - begin)
+            self._saving = {"name": name, "steps_done": step + 1, "blocked_s": time.perf_counter() - begin, "begin": begin}
+        self._finish_save(wait=last or not settings.async_save)
+
+    def _finish_save(self, wait: bool) -> None:
+        """Record the checkpoint under way, if there is one and it stands by now."""
+        if self._saving is not None and (not self.config.checkpoint.async_save or self.trainers.finish_save(wait)):
+            begin = self._saving.pop("begin")
+            self.run.event("checkpoint", **self._saving, seconds=time.perf_counter() - begin)
+            self._saving = None
 
     def _restore(self, checkpoint: Path | None) -> int:
         """The first step to do."""

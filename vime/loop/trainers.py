@@ -32,8 +32,12 @@ class TrainerGroup:
         return next(out for out in call_all(self.workers, "logprobs", sequences, timeout_s=self.timeouts.train_s, stage="log-probs") if out is not None)
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
-        """A checkpoint in `path`, complete or not there."""
+        """A checkpoint in `path`, complete or not there. With `checkpoint.async_save` it is there when `finish_save` says so."""
         call_all(self.workers, "save", str(path), extra, timeout_s=self.timeouts.checkpoint_s, stage="checkpoint")
+
+    def finish_save(self, wait: bool) -> bool:
+        """Whether no checkpoint is under way any more. Raises RunError(stage "checkpoint") when one could not be written."""
+        return all(call_all(self.workers, "finish_save", wait, timeout_s=self.timeouts.checkpoint_s, stage="checkpoint"))
 
     def load(self, path: Path) -> dict[str, Any]:
         """Weights, optimizer and random state of a checkpoint; returns what `save` was given as `extra`."""

@@ -18,6 +18,7 @@ from vime.models.base import Layout, local_weights
 from vime.models.hf_io import export_hf
 from vime.training import batches, checkpoint
 from vime.training.batch import MicroBatch, TrainBatch, pack
+from vime.training.checkpoint_writer import Save
 from vime.training.distributed import initialise, shut_down
 from vime.training.forward import Runner, Scores
 from vime.training.metrics import Meter
@@ -40,6 +41,8 @@ class Update:
 class TrainerActor:
     """A plain class; `vime.loop` makes it a Ray actor. Except `start`, every method is a collective: the driver calls it on all ranks with the same
     arguments."""
+
+    pending_save: Save | None = None
 
     def start(self, config: Config, rank: int, world_size: int, address: str, port: int) -> dict[str, Any]:
         """Join the trainer's process group at tcp://address:port and load the model. Returns what this rank is.
@@ -100,7 +103,7 @@ class TrainerActor:
             values[scores.micro.positions_N] = scores.logprobs_N.cpu()
         if not self.runner.last_stage:
             return None
-        if self.layout.dp_size > 1:  # each position was filled by one rank, the others hold 0
+        if self.layout.dp_size * self.layout.cp_size > 1:  # each position was filled by one rank, the others hold 0
             on_device = values.to(self.device)
             dist.all_reduce(on_device, group=self._data_group())
             values = on_device.cpu()
@@ -108,8 +111,8 @@ class TrainerActor:
 
     @property
     def reports(self) -> bool:
-        """Whether this rank returns the results: the last pipeline stage's first tensor and data rank."""
-        return self.runner.last_stage and self.layout.tp == 0 and self.layout.dp == 0
+        """Whether this rank returns the results: the last pipeline stage's first tensor, context and data rank."""
+        return self.runner.last_stage and self.layout.tp == self.layout.cp == self.layout.dp == 0
 
     def _updates(self, batch: TrainBatch, parts: int, step: int | None) -> list[Update]:
         """The batch, planned over ranks and packed; the same plan on every rank. A part whose every token is masked makes no update."""
@@ -126,10 +129,17 @@ class TrainerActor:
 
     def _update(self, batch: TrainBatch, samples: list[int]) -> Update:
         tokens = np.add.reduceat(batch.loss_mask > 0, batch.offsets[:-1], dtype=np.int64)[samples]
-        limit = self.config.train.max_tokens_per_microbatch
-        plan = batches.plan(batch.lengths[samples].tolist(), self.layout.dp_size, limit, lambda index: batch.name(samples[index]))
-        multiple = self.layout.tp_size if self.config.parallel.sequence_parallel else 1
-        micros = [pack(batch, [samples[index] for index in micro], self.device, multiple) for micro in plan[self.layout.dp]]
+        layout, parallel = self.layout, self.config.parallel
+        multiple = layout.tp_size if parallel.sequence_parallel else 1
+        plan = batches.plan(
+            batch.lengths[samples].tolist(),
+            layout.dp_size,
+            self.config.train.max_tokens_per_microbatch,
+            lambda index: batch.name(samples[index]),
+            context_parallel=layout.cp_size,
+            multiple=multiple,
+        )
+        micros = [pack(batch, [samples[index] for index in micro], self.device, multiple, cp=layout.cp, cp_size=layout.cp_size) for micro in plan[layout.dp]]
         return Update(micros, Counts(tokens=int(tokens.sum()), sequences=int((tokens > 0).sum())))
 
     def _step(self, update: Update, objective: Callable[..., torch.Tensor], meter: Meter, step: int) -> None:
@@ -153,9 +163,10 @@ class TrainerActor:
         return {**metrics, "train/lr": lr_at(step, self.config.train)} if self.reports else None
 
     def _data_group(self) -> Any:
+        """Ranks that hold other tokens of the batch."""
         from megatron.core import parallel_state
 
-        return parallel_state.get_data_parallel_group()
+        return parallel_state.get_data_parallel_group(with_context_parallel=True)
 
     def _copy_of_policy(self) -> torch.nn.Module:
         """The reference: a second model holding the weights the run starts from (a resumed run makes it before it loads its checkpoint)."""
@@ -188,8 +199,30 @@ class TrainerActor:
     # ---- checkpoints -------------------------------------------------------------------------------------------------------------------------------
 
     def save(self, path: str, extra: dict[str, Any]) -> None:
-        """Write a checkpoint and prune older ones beside it to `checkpoint.keep`. Raises RunError(stage "checkpoint"); what stood before is left alone."""
-        checkpoint.save(self.trained, path, extra, keep=self.config.checkpoint.keep)
+        """Write a checkpoint and prune older ones beside it to `checkpoint.keep`. With `checkpoint.async_save` the files are written while training goes on:
+        it stands, and a failure is told, when `finish_save` says so.
+
+        Raises RunError(stage "checkpoint"); what stood before is left alone.
+        """
+        self.finish_save(wait=True)
+        settings = self.config.checkpoint
+        self.pending_save = checkpoint.begin(self.trained, path, extra, settings.keep, background=settings.async_save)
+        if not settings.async_save:
+            self.finish_save(wait=True)
+
+    def finish_save(self, wait: bool) -> bool:
+        """Publish the checkpoint under way if every rank has written its files, or wait for that. Returns whether none is under way any more. Raises RunError
+        (stage "checkpoint") when a rank could not write."""
+        if self.pending_save is None:
+            return True
+        if not wait:
+            left = torch.tensor([0 if self.pending_save.written else 1], device=self.device)
+            dist.all_reduce(left)
+            if int(left):
+                return False
+        save, self.pending_save = self.pending_save, None
+        save.finish()
+        return True
 
     def load(self, path: str) -> dict[str, Any]:
         """Go on from a checkpoint, bit for bit. Returns its `extra`. Raises UserError when it is not whole or of another model."""
@@ -198,7 +231,8 @@ class TrainerActor:
         return checkpoint.load(self.trained, path)
 
     def stop(self) -> None:
-        """Leave the process group."""
+        """End a save under way and leave the process group."""
+        self.finish_save(wait=True)
         shut_down()
 
 

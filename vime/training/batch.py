@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from vime.training.context import local_rows, pack_multiple, padded
+
 if TYPE_CHECKING:  # the driver makes train batches and needs no torch
     import torch
 
@@ -95,9 +97,11 @@ class TrainBatch:
 class MicroBatch:
     """Some samples packed for one forward pass, on the device.
 
-    ids int64[T] (padding at the end is a sequence of its own); cu_seqlens int32[S+1]; rows_N int64[N]: positions whose logits predict a token in the loss;
-    the rest is about those N predicted tokens: targets_N their ids, positions_N where they stand in the train batch (int64, host), sequence_N their sample
-    within the micro-batch.
+    ids int64[T] (padding at the end is a sequence of its own); cu_seqlens int32[S+1] and longest describe the whole pack; rows_N int64[N]: positions whose
+    logits predict a token in the loss; the rest is about those N predicted tokens: targets_N their ids, positions_N where they stand in the train batch (int64,
+    host), sequence_tokens_N how many tokens of their sample are in the loss.
+
+    Under context parallelism T and N count this rank's share: each predicted token belongs to the rank that holds the position before it.
     """
 
     ids_T: torch.Tensor
@@ -107,38 +111,48 @@ class MicroBatch:
     rows_N: torch.Tensor
     targets_N: torch.Tensor
     positions_N: torch.Tensor
-    sequence_N: torch.Tensor
+    sequence_tokens_N: torch.Tensor
     engine_logprobs_N: torch.Tensor
     advantages_N: torch.Tensor
     temperature: float
 
 
-def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multiple: int = 1, pad_id: int = 0) -> MicroBatch:
-    """Pack these samples; T is rounded up to a `multiple` (sequence parallelism splits T over tensor ranks) by a padding sequence. No samples: padding
-    alone."""
+def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multiple: int = 1, pad_id: int = 0, cp: int = 0, cp_size: int = 1) -> MicroBatch:
+    """Pack these samples for rank `cp` of `cp_size` context-parallel ones; T is rounded up to a `multiple` (sequence parallelism splits T over tensor ranks)
+    by a padding sequence. No samples: padding alone."""
     import torch
 
-    starts, lengths = batch.offsets[:-1][samples], batch.lengths[samples]
-    used = int(lengths.sum())
-    padding = -used % multiple if used else multiple
-    inside = np.arange(used) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    source = np.repeat(starts, lengths) + inside  # position in the train batch of each packed token
-    predicted = np.nonzero(batch.loss_mask[source] > 0)[0]  # packed positions of tokens in the loss; their logits stand one before
+    lengths = batch.lengths[samples]
+    sizes = np.array([padded(int(length), cp_size) for length in lengths], np.int64)
+    unit = pack_multiple(multiple, cp_size)
+    padding = -int(sizes.sum()) % unit if len(sizes) else unit
+    sizes = np.concatenate([sizes, [padding] if padding else []]).astype(np.int64)
+    lengths = np.concatenate([lengths, [0] if padding else []]).astype(np.int64)
+    starts = np.concatenate([batch.offsets[:-1][samples], [0] if padding else []]).astype(np.int64)
+    inside = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    real = inside < np.repeat(lengths, sizes)
+    source = np.where(real, np.repeat(starts, sizes) + inside, 0)  # position in the train batch of each packed token
+    local = local_rows(sizes, cp, cp_size)
+    own = np.full(len(inside), -1)  # this rank's row of each position of the whole pack
+    own[local] = np.arange(len(local))
+    predicted = np.nonzero(real & (batch.loss_mask[source] > 0))[0]  # tokens in the loss; their logits stand one before
+    in_sequence = np.add.reduceat(batch.loss_mask > 0, batch.offsets[:-1], dtype=np.int64)[samples]
+    counts = np.repeat(np.concatenate([in_sequence, [0] if padding else []]).astype(np.int64), sizes)
+    predicted = predicted[own[predicted - 1] >= 0]
     where = source[predicted]
-    sizes = np.concatenate([lengths, [padding] if padding else []]).astype(np.int32)
 
     def put(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
 
     return MicroBatch(
-        ids_T=put(np.concatenate([batch.ids[source], np.full(padding, pad_id)]), torch.int64),
-        positions_T=put(np.concatenate([inside, np.arange(padding)]), torch.int64),
+        ids_T=put(np.where(real, batch.ids[source], pad_id)[local], torch.int64),
+        positions_T=put(inside[local], torch.int64),
         cu_seqlens=put(np.concatenate([[0], np.cumsum(sizes)]), torch.int32),
         longest=int(sizes.max()),
-        rows_N=put(predicted - 1, torch.int64),
+        rows_N=put(own[predicted - 1], torch.int64),
         targets_N=put(batch.ids[where], torch.int64),
         positions_N=torch.as_tensor(where),
-        sequence_N=put(np.repeat(np.arange(len(lengths)), lengths)[predicted], torch.int64),
+        sequence_tokens_N=put(counts[predicted], torch.int64),
         engine_logprobs_N=put(batch.engine_logprobs[where], torch.float32),
         advantages_N=put(batch.advantages[where], torch.float32),
         temperature=batch.temperature,

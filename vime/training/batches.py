@@ -6,24 +6,40 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 
+from vime.training.context import pack_multiple, padded
+
 Plan = list[list[list[int]]]  # [rank][micro-batch][sample index]
 
 
-def plan(lengths: Sequence[int], data_parallel: int, max_tokens: int, name: Callable[[int], str] = "sample number {}".format) -> Plan:
+def plan(
+    lengths: Sequence[int],
+    data_parallel: int,
+    max_tokens: int,
+    name: Callable[[int], str] = "sample number {}".format,
+    *,
+    context_parallel: int = 1,
+    multiple: int = 1,
+) -> Plan:
     """Spread samples of these lengths (tokens) over `data_parallel` ranks, each rank's share over micro-batches of at most `max_tokens` tokens.
 
     Every rank gets the same number of micro-batches (a pipeline or a collective would hang otherwise), the smallest that fits; a micro-batch may be empty
     only where a rank has fewer samples than micro-batches. Ranks and micro-batches are balanced by tokens; inside a micro-batch samples keep their order.
-    Raises ValueError naming a sample longer than `max_tokens`.
+    The limit is for one rank, what `pack` adds for `context_parallel` and `multiple` included: a micro-batch over c context-parallel ranks holds c times as
+    much. Raises ValueError naming a sample that no micro-batch can hold.
     """
-    for index, length in enumerate(lengths):
-        if length > max_tokens:
+    unit = pack_multiple(multiple, context_parallel)
+    limit = max_tokens * context_parallel // unit * unit
+    sizes = [padded(length, context_parallel) for length in lengths]
+    for index, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
+        if size > limit:
+            over = f" (as {limit} usable ones of {context_parallel} context-parallel ranks)" if unit > 1 else ""
             raise ValueError(
-                f"{name(index)} has {length} tokens, above train.max_tokens_per_microbatch {max_tokens}: raise that limit or lower rollout.max_response_tokens"
+                f"{name(index)} has {length} tokens, above train.max_tokens_per_microbatch {max_tokens}{over}: "
+                "raise that limit or lower rollout.max_response_tokens"
             )
-    ranks = _balance(range(len(lengths)), lengths, data_parallel)
-    count = max(1, *(len(_first_fit(rank, lengths, max_tokens)) for rank in ranks))
-    return [[sorted(part) for part in _split(rank, lengths, count, max_tokens)] for rank in ranks]
+    ranks = _balance(range(len(sizes)), sizes, data_parallel)
+    count = max(1, *(len(_first_fit(rank, sizes, limit)) for rank in ranks))
+    return [[sorted(part) for part in _split(rank, sizes, count, limit)] for rank in ranks]
 
 
 def minibatches(size: int, parts: int) -> list[list[int]]:

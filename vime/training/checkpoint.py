@@ -1,18 +1,15 @@
 """Checkpoints: Megatron's torch_dist format in a directory that appears whole or not at all.
 
 A checkpoint is written to `.<name>.partial` beside its final place; `vime.json` is its last file, and then the directory is renamed. Whatever carries no
-vime.json under its final name is not a checkpoint, so a run killed at any moment leaves the earlier ones as they were.
+vime.json under its final name is not a checkpoint, so a run killed at any moment leaves the earlier ones as they were. What writes is `checkpoint_writer.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import queue
 import random
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +17,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from vime.errors import RunError, UserError
-from vime.models.hf_io import replace_directory
+from vime.errors import UserError
+from vime.training.checkpoint_writer import META, Save, root_cause
 from vime.training.model import Trained
 
-META = "vime.json"
 FORMAT = 1
-STAGE = "checkpoint"
-PROBE_BYTES = 2**18
 SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
@@ -41,6 +35,7 @@ def is_complete(path: str | Path) -> bool:
 
 def latest(root: str | Path) -> Path | None:
     """The whole checkpoint with the highest number among `<root>/<name>-<number>`, None if there is none."""
+    _put_back(Path(root))
     found = _numbered(Path(root))
     return found[-1] if found else None
 
@@ -48,10 +43,20 @@ def latest(root: str | Path) -> Path | None:
 def prune(root: str | Path, keep: int) -> list[Path]:
     """Remove all but the `keep` highest-numbered checkpoints, and leftovers of interrupted saves. Returns what was removed."""
     root = Path(root)
+    _put_back(root)
     doomed = [*_numbered(root)[:-keep], *root.glob(".*.partial"), *root.glob("*.old")]
     for path in doomed:
         shutil.rmtree(path, ignore_errors=True)
     return doomed
+
+
+def _put_back(root: Path) -> None:
+    """A save of a step that was saved before puts the earlier one aside for the moment between two renames: killed there, the earlier one is still the last
+    good one."""
+    for aside in root.glob("*.old"):
+        place = aside.with_suffix("")
+        if is_complete(aside) and not place.exists():
+            aside.rename(place)
 
 
 def _numbered(root: Path) -> list[Path]:
@@ -81,121 +86,16 @@ def save(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int | 
 
     Raises RunError(stage "checkpoint") on every rank when any could not write; what stood there before is left alone.
     """
-    from megatron.core import dist_checkpointing
-    from torch.distributed.checkpoint import CheckpointException
+    begin(trained, path, extra, keep).finish()
 
+
+def begin(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int | None = None, *, background: bool = False) -> Save:
+    """Start a save; it is a checkpoint once every rank has called `finish` on what this returns. With `background` the state is copied and its files are
+    written by a thread, while training may go on."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.partial")
-    first = dist.get_rank() == 0
-    _together(path, lambda: _fresh(temporary) if first else None)
-    try:
-        dist_checkpointing.save(_state(trained, loading=False), str(temporary), sharded_strategy=_strategy())
-    except (Exception, CheckpointException) as error:  # torch's CheckpointException is no Exception
-        if first:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise _failed(path, error) from error
     meta = {"format": FORMAT, "model": fingerprint(trained), "world_size": dist.get_world_size(), "extra": extra}
-    _together(path, lambda: _finish(temporary, path, meta, keep) if first else None)
-
-
-def _fresh(directory: Path) -> None:
-    """An empty directory on a disk with room for the small files that rank 0 alone writes inside Megatron, where the others would wait for it in vain."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    probe = directory / "probe"
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(PROBE_BYTES))
-            os.fsync(file.fileno())
-    except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    probe.unlink()
-
-
-def _finish(temporary: Path, path: Path, meta: dict[str, Any], keep: int | None) -> None:
-    with (temporary / META).open("w") as file:
-        json.dump(meta, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    replace_directory(temporary, path)
-    parent = os.open(path.parent, os.O_RDONLY)
-    os.fsync(parent)
-    os.close(parent)
-    if keep is not None:
-        prune(path.parent, keep)
-
-
-def _together(path: Path, work: Any) -> None:
-    """Do `work` and learn how all ranks fared: any OSError is raised everywhere, so that no rank waits for one that gave up."""
-    failure: OSError | None = None
-    try:
-        work()
-    except OSError as error:
-        failure = error
-    try:
-        _agree(failure)
-    except OSError as error:
-        raise _failed(path, error) from failure
-
-
-def _agree(failure: Exception | None) -> None:
-    """A collective: raises OSError on every rank, with the first failing rank's message, when any passes a failure."""
-    told: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, _root_cause(failure) if failure else None)
-    reason = next((text for text in told if text), None)
-    if reason:
-        raise OSError(reason)
-
-
-def _failed(path: Path, error: BaseException) -> RunError:
-    return RunError(
-        STAGE, f"{path} could not be written ({_root_cause(error)}); earlier checkpoints are untouched. Free space there or point run_dir elsewhere"
-    )
-
-
-def _root_cause(error: BaseException) -> str:
-    """One line: the operating system's complaint where there is one in the chain of causes, else the innermost message. (torch.save hides a full disk behind
-    one of its own.)"""
-    chain = [error]
-    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(inner)
-    chosen = next((link for link in chain if isinstance(link, OSError)), chain[-1])
-    return next(iter(str(chosen).strip().splitlines()), "") or type(chosen).__name__
-
-
-def _strategy() -> Any:
-    """Megatron's torch_dist writer, writing from this process. Its own forks writers (unsafe beside Ray's threads) and starts a manager process for their
-    results."""
-    from megatron.core.dist_checkpointing.strategies import filesystem_async
-    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
-    from megatron.core.dist_checkpointing.strategies.state_dict_saver import save_state_dict_async_finalize
-    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
-
-    filesystem_async._results_queue = queue.Queue()
-
-    def write(transforms: Any, rank: int, buckets: list[Any], results: Any) -> None:
-        outcomes = [_write_bucket(filesystem_async.FileSystemWriterAsync, transforms, index, bucket) for index, bucket in enumerate(buckets)]
-        _agree(next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None))
-        if results is not None:  # None: this rank has nothing to write
-            results.put(dict(enumerate(outcomes)))
-
-    class InProcess(TorchDistSaveShardedStrategy):
-        def _get_save_and_finalize_callbacks(self, writer: Any, planned: Any) -> Any:
-            arguments = [dist.get_rank(), writer.write_buckets or [], writer.results_queue]
-            preload = partial(writer.preload_tensors, arguments[1], True)
-            return AsyncRequest(partial(write, [writer.transforms]), arguments, [lambda: save_state_dict_async_finalize(*planned)], preload_fn=preload)
-
-    return InProcess("torch_dist", 1, thread_count=1)
-
-
-def _write_bucket(writer: Any, transforms: list[Any], index: int, bucket: Any) -> Any:
-    """The write results of one file, or the exception that stopped it."""
-    told: queue.Queue[tuple[int, Any]] = queue.Queue()
-    counted: queue.Queue[int] = queue.Queue()
-    counted.put(index)
-    writer.write_preloaded_data(transforms, index, bucket, told, counted, True)
-    return told.get()[1]
+    publish = (lambda: prune(path.parent, keep)) if keep is not None else None
+    return Save(_state(trained, loading=False), path, meta, publish, background=background)
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------------------------------------
@@ -217,7 +117,7 @@ def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[
     try:
         loaded = dist_checkpointing.load(state, str(path))
     except (CheckpointingException, OSError, EOFError, RuntimeError) as error:
-        raise UserError(f"{path}: the checkpoint cannot be read ({_root_cause(error)}); resume from an earlier one") from error
+        raise UserError(f"{path}: the checkpoint cannot be read ({root_cause(error)}); resume from an earlier one") from error
     trained.model.load_state_dict(loaded["model"])
     if optimizer:
         trained.optimizer.load_state_dict(loaded["optimizer"])

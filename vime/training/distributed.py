@@ -34,6 +34,8 @@ def initialise(config: Config, platform: Any, rank: int, world_size: int, addres
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         context_parallel_size=parallel.context,
+        expert_model_parallel_size=parallel.expert,
+        expert_tensor_parallel_size=parallel.expert_tensor,
         create_gloo_process_groups=False,
     )
     torch.manual_seed(config.seed)
@@ -41,10 +43,14 @@ def initialise(config: Config, platform: Any, rank: int, world_size: int, addres
     layout = Layout(
         tp=parallel_state.get_tensor_model_parallel_rank(),
         tp_size=parallel.tensor,
+        cp=parallel_state.get_context_parallel_rank(),
+        cp_size=parallel.context,
         pp=parallel_state.get_pipeline_model_parallel_rank(),
         pp_size=parallel.pipeline,
         dp=parallel_state.get_data_parallel_rank(),
         dp_size=parallel_state.get_data_parallel_world_size(),
+        ep_size=parallel.expert,
+        etp_size=parallel.expert_tensor,
     )
     if layout.rank() != rank:  # Layout counts ranks itself; the two must agree or weights would be sent from the wrong place
         raise RunError("trainer start", f"Megatron puts rank {rank} at {layout}, which numbers it {layout.rank()}")

@@ -83,6 +83,8 @@ def transformer_config(config: Config, family: Family, hf_config: Mapping[str, A
         "tensor_model_parallel_size": parallel.tensor,
         "pipeline_model_parallel_size": parallel.pipeline,
         "context_parallel_size": parallel.context,
+        "expert_model_parallel_size": parallel.expert,
+        "expert_tensor_parallel_size": parallel.expert_tensor,
         "sequence_parallel": parallel.sequence_parallel,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
@@ -124,8 +126,6 @@ def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) 
     parallel, given = config.parallel, config.megatron.get("model") or {}
     if config.model.dtype == "float16":
         raise UserError("model.dtype: float16 needs loss scaling, which vime does not do: use bfloat16 or float32")
-    if parallel.context > 1:
-        raise UserError(f"parallel.context {parallel.context}: context parallelism is not supported yet: use 1")
     layers = int(setting(hf_config, "num_hidden_layers", 0))
     uneven = (
         "num_layers_in_first_pipeline_stage",

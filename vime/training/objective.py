@@ -81,7 +81,4 @@ class SupervisedObjective:
 
 def weigh(micro: MicroBatch, loss_N: torch.Tensor, counts: Counts, aggregation: str) -> torch.Tensor:
     """Σ weights · loss of a micro-batch; over all micro-batches and ranks the weights add up to 1."""
-    if not len(loss_N):
-        return loss_N.sum()
-    weights_N = token_weights(torch.ones_like(loss_N), micro.sequence_N, counts.tokens, counts.sequences, aggregation)  # type: ignore[arg-type]
-    return (weights_N * loss_N).sum()
+    return (token_weights(micro.sequence_tokens_N, counts.tokens, counts.sequences, aggregation) * loss_N).sum()  # type: ignore[arg-type]
