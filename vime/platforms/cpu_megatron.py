@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import sys
 import types
 from collections.abc import Callable
@@ -37,6 +38,7 @@ MODULES = (
     "megatron.core.tensor_parallel.random",
     "megatron.core.transformer.moe.moe_utils",
     "megatron.core.transformer.moe.token_dispatcher",
+    "megatron.core.transformer.multi_latent_attention",
     "megatron.core.transformer.torch_norm",
 )
 
@@ -54,6 +56,7 @@ def apply() -> None:
     _random_state()
     _norm()
     _moe()
+    _latent_attention()
     _optimizer_state()
     _rope()
 
@@ -265,6 +268,13 @@ def _moe() -> None:
     dispatcher.maybe_move_tensor_to_cpu = move_or_numpy
 
 
+def _latent_attention() -> None:
+    """Megatron's wrappers of TransformerEngine import without it, as empty names: this module takes their import for its presence and asks for their types."""
+    module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
+    if importlib.util.find_spec("transformer_engine") is None:
+        module.HAVE_TE = False
+
+
 def _optimizer_state() -> None:
     """torch's Adam keeps a step count a parameter; the checkpoint holds one for all, which `load_state_dict` restores: the setter must not look for it among
     the tensors."""
@@ -304,7 +314,8 @@ def _rope() -> None:
 def rope_thd(t_THD: torch.Tensor, cu_seqlens: torch.Tensor, freqs: torch.Tensor, mscale: float = 1.0) -> torch.Tensor:
     """Rotary embedding of packed sequences, each counted from position 0.
 
-    `t_THD` [T, heads, D]; `cu_seqlens` int32[B+1]; `freqs` [longest, 1, 1, R] with R ≤ D, its two halves equal. Returns [T, heads, D], bit for bit what
+    `t_THD` [T, heads, D]; `cu_seqlens` int32[B+1]; `freqs` [longest, 1, 1, R] with R ≤ D, its two halves equal; or [T, 1, 1, R], a row a token (M-RoPE, or
+    a pack of one sequence, where both mean the same). Returns [T, heads, D], bit for bit what
     Megatron's per-sequence loop gives. cos and sin of each position are kept on `cu_seqlens`, since all layers of a micro-batch use the same.
     """
     width = freqs.shape[-1]
@@ -317,9 +328,11 @@ def _positions(cu_seqlens: torch.Tensor, freqs: torch.Tensor, mscale: float, dty
     key = (id(freqs), mscale, dtype)
     kept = getattr(cu_seqlens, "_vime_rope", None)
     if kept is None or kept[0] != key:
-        lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-        positions_T = torch.arange(int(cu_seqlens[-1])) - torch.repeat_interleave(cu_seqlens[:-1], lengths)
-        tables = [(table[:, 0] * mscale).to(dtype)[positions_T] for table in (torch.cos(freqs), torch.sin(freqs))]
+        tables = [(table[:, 0] * mscale).to(dtype) for table in (torch.cos(freqs), torch.sin(freqs))]
+        if len(freqs) != cu_seqlens[-1]:
+            lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+            positions_T = torch.arange(int(cu_seqlens[-1])) - torch.repeat_interleave(cu_seqlens[:-1], lengths)
+            tables = [table[positions_T] for table in tables]
         kept = (key, freqs, *tables)  # freqs is held so that its id stays its own
         cu_seqlens._vime_rope = kept  # type: ignore[attr-defined]
     return kept[2], kept[3]
