@@ -38,6 +38,7 @@ INFRA_SIGNATURES = (
 
 # Words of what was computed. Text that holds one is never INFRA, whatever else it holds.
 NUMERICS = re.compile(r"\b(nan|inf|infinity|overflow|underflow|diverged?|mismatch|digests?|grad(ient)?[ _-]norm)\b|\b(not|non)[ -]finite\b", re.IGNORECASE)
+COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,6 @@ def infra_signature(text: str) -> Signature | None:
 
 
 def last_words(tail: str) -> str:
-    """The last line of a run's output that is not empty, shortened."""
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    """The last line of a run's output that is not empty, without colours, shortened."""
+    lines = [line.strip() for line in COLOURS.sub("", tail).splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

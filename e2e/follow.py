@@ -58,6 +58,7 @@ class Progress:
     stage: str = "starting"
     error: str | None = None  # text of the last error event
     early_stop: str | None = None  # reason of a recorded early stop
+    unreadable: str | None = None  # why another framework's log gives no curve
 
     @property
     def done(self) -> int:

@@ -66,6 +66,7 @@ class ForeignFollower:
         from reports.readers import read_or_note
 
         run = read_or_note(self._directory)
+        self.progress.unreadable = next((f"its log gives no curve: {note.text}" for note in run.notes if note.kind == "unreadable"), None)
         steps = [int(step) for step in run.steps]
         if len(steps) > self.progress.done:
             self.progress.times.append(time.time())

@@ -168,7 +168,8 @@ def _ended(plan: RunPlan, begun: RunRecord, exit_: Exit, stopped_by: str | None,
     progress = follower.look(last=True)
     tail = _tail(plan.directory / OUTPUT)
     allowed = progress.early_stop if plan.cell.rule.early_stop else None
-    ending: Ending = classify(exit_, progress.done, plan.planned, stopped_by=stopped_by, early_stop=allowed, error=progress.error, tail=tail)
+    error = progress.error or (progress.unreadable if exit_.code == 0 else None)
+    ending: Ending = classify(exit_, progress.done, plan.planned, stopped_by=stopped_by, early_stop=allowed, error=error, tail=tail)
     return replace(
         begun,
         ended=time.time(),
