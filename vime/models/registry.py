@@ -9,8 +9,22 @@ from vime.models.glm4_moe import Glm4Moe
 from vime.models.llama import Llama
 from vime.models.minimax_m2 import MiniMaxM2
 from vime.models.qwen3 import Qwen3, Qwen3Moe
+from vime.models.qwen3_5 import Qwen3_5, Qwen3_5Moe
+from vime.models.qwen3_vl import Qwen3VL, Qwen3VLMoe
 
-FAMILIES: list[Family] = [Qwen3(), Qwen3Moe(), Llama(), Glm4Moe(), Glm4MoeLite(), DeepseekV3(), MiniMaxM2()]
+FAMILIES: list[Family] = [
+    Qwen3(),
+    Qwen3Moe(),
+    Qwen3VL(),
+    Qwen3VLMoe(),
+    Qwen3_5(),
+    Qwen3_5Moe(),
+    Llama(),
+    Glm4Moe(),
+    Glm4MoeLite(),
+    DeepseekV3(),
+    MiniMaxM2(),
+]
 # model types known well enough to say why they cannot be trained
 REFUSED = {
     "glm_moe_dsa": "its sparse attention (an indexer that picks index_topk keys a query) has no counterpart in Megatron-Core's local layers, and training it "

@@ -46,16 +46,6 @@ class VisionTower(torch.nn.Module):
         out = self.module(patches.to(self.module.dtype), grid_thw=grids)
         return [out.pooler_output, *(getattr(out, "deepstack_features", None) or [])]
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """As torch's, but rotary tables keep their float32: Hugging Face does not round them either when it loads in bfloat16."""
-        kept = {name: buffer for name, buffer in self.named_buffers() if buffer.dtype == torch.float32}
-        super()._apply(fn, recurse)
-        for name, buffer in kept.items():
-            path, _, leaf = name.rpartition(".")
-            module = self.get_submodule(path)
-            setattr(module, leaf, buffer.to(getattr(module, leaf).device))
-        return self
-
 
 def hugging_face_tower(vision_config: Mapping[str, Any]) -> torch.nn.Module:
     """The tower on the current default device, its parameters not initialised."""
@@ -125,13 +115,22 @@ class VisionGPTModel(GPTModel):
         if self.pre_process:
             self.vision = VisionTower(vision_config, vision_trained)
 
-    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, attention_mask: Any, *, packed_seq_params: Any, images: Images | None = None) -> Any:
-        """As GPTModel's on a pack; `position_ids` [3, 1, T], `images` only where the pack has any."""
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        attention_mask: Any,
+        *,
+        packed_seq_params: Any,
+        images: Images | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As GPTModel's on a pack; `position_ids` [3, 1, T] (of text alone: [1, T]), `images` only where the pack has any."""
         hidden = None
         if self.pre_process:
             hidden = self.embedding(input_ids=input_ids, position_ids=position_ids)
             hidden = self._without_images(hidden) if images is None else self._see(hidden, images, packed_seq_params)
-        return super().forward(input_ids, position_ids, attention_mask, decoder_input=hidden, packed_seq_params=packed_seq_params)
+        return super().forward(input_ids, position_ids, attention_mask, decoder_input=hidden, packed_seq_params=packed_seq_params, **kwargs)
 
     def _see(self, hidden: torch.Tensor, images: Images, packed_seq_params: Any) -> torch.Tensor:
         """hidden [T / sequence-parallel ranks, 1, H] with the image tokens' rows replaced by the features of their images."""
