@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +11,18 @@ import typer
 from reports.errors import ReportError
 
 if TYPE_CHECKING:
+    from reports.readers.base import Reading
     from reports.recipes import Held
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories or files of curves.", show_default=False)]
 RecipeOption = Annotated[
     str | None, typer.Option("--recipe", help="A recipe of the matrix or a YAML file; default: the one the runs' labels name.", show_default=False)
 ]
+StepOption = Annotated[
+    str | None, typer.Option("--step", help='Column or key that holds the step, or "order" to number records by position.', show_default=False)
+]
+NameOption = Annotated[list[str] | None, typer.Option("--name", help="OURS=THEIRS: the file's name of a metric; may be repeated.", show_default=False)]
+NamesOption = Annotated[Path | None, typer.Option("--names", help="A TOML file that extends the table of metric names.", show_default=False)]
 FormatOption = Annotated[str | None, typer.Option("--format", help="Force a reader instead of choosing by content.", show_default=False)]
 
 
@@ -59,6 +66,9 @@ def judge(
     reward_range: Annotated[tuple[float, float] | None, typer.Option(help="LOW HIGH: the range its values must lie in.", show_default=False)] = None,
     assume_comparable: Annotated[bool, typer.Option("--assume-comparable", help="Vouch for runs that carry no science hash or reward id.")] = False,
     format: FormatOption = None,
+    step: StepOption = None,
+    name: NameOption = None,
+    names: NamesOption = None,
 ) -> None:
     """Judge runs against a baseline.
 
@@ -79,8 +89,9 @@ def judge(
         "alpha": alpha, "max_seeds": max_seeds, "spread": spread, "trajectory": trajectory,
         "paired": paired or None, "pooled": bool(pool) or None,
     }  # fmt: skip
-    candidates = labelled(read_runs(runs, format), candidate_label or [], "--candidate-label")
-    base = labelled(load_baseline(baseline, format)[0], baseline_label or [], "--baseline-label") if baseline else []
+    how = reading(format, step, name or [], names)
+    candidates = labelled(read_runs(runs, how), candidate_label or [], "--candidate-label")
+    base = labelled(load_baseline(baseline, how)[0], baseline_label or [], "--baseline-label") if baseline else []
     reward = {"reward_id": reward_id, "reward_range": reward_range}
     held: Held = resolve(
         candidates,
@@ -94,7 +105,7 @@ def judge(
     )
     against = base if baseline_label else baseline or ([held.baseline] if held.baseline else None)
     family = pool or (_family(held) if held.rule.pooled else [])
-    verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, format, family)
+    verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, how, family)
     if out is not None:
         typer.echo(f"verdict: {verdict.write(out)}", err=True)
     if as_json:
@@ -102,6 +113,16 @@ def judge(
     else:
         print_verdict(verdict)
     raise typer.Exit(verdict.outcome.exit_code)
+
+
+def reading(format: str | None, step: str | None, names: Sequence[str], table: Path | None) -> Reading:
+    """What the command line says about the files. Raises ReportError for a --name without its equals sign."""
+    from reports.readers.base import Reading
+
+    said = [name.partition("=") for name in names]
+    if wrong := [f"--name {ours}" for ours, equals, theirs in said if not (ours and equals and theirs)]:
+        raise ReportError(f"{wrong[0]}: OURS=THEIRS is wanted, such as rollout/reward_mean=score")
+    return Reading(format, step, {ours: theirs for ours, _, theirs in said}, table)
 
 
 def _family(held: Held) -> list[Path]:

@@ -17,7 +17,7 @@ from reports.checks.context import Case
 from reports.checks.copies import host_name
 from reports.metrics import KEPT_IN_BASELINES, REWARD
 from reports.model import Curve, Run
-from reports.readers import read_or_note
+from reports.readers import How, read_or_note
 from reports.verdict import Check, Comparison, Declared, Ending, Found, Points, PoolGroup, RunRef, Suspect, Verdict
 
 PROVENANCE = ("commit", "dirty", "host", "devices", "versions", "image", "config_hash", "command", "source")
@@ -29,7 +29,7 @@ def judge(
     rule: JudgeRule,
     declared: Declared | None = None,
     looks_done: int = 0,
-    format: str | None = None,
+    format: How = None,
     pool: Sequence[Path] = (),
     endings: Sequence[Ending] = (),
 ) -> Verdict:
@@ -48,7 +48,7 @@ def judge(
     return judge_case(replace(case, pool=[group for group in groups if group.runs > 1]), looks_done, base_path)
 
 
-def _group(folder: Path, case: Case, format: str | None) -> PoolGroup:
+def _group(folder: Path, case: Case, format: How) -> PoolGroup:
     from reports.checks.statistics import pool_group
 
     runs, _ = load_baseline(folder, format)
@@ -156,7 +156,8 @@ def _reasons(case: Case, outcome: Outcome, checks: list[Check], comparisons: lis
 
 def _pass_words(case: Case, checks: list[Check], comparisons: list[Comparison]) -> str:
     if case.rule.evidence == "exactness":
-        return f"{sum(check.stage == 'exactness' for check in checks)} exactness checks hold; no statement about convergence"
+        told = "".join(f"; {check.text}" for check in checks if check.name.startswith("trajectory"))
+        return f"{sum(check.stage == 'exactness' for check in checks)} exactness checks hold; no statement about convergence{told}"
     deciding = [comparison for comparison in comparisons if comparison.gates]
     tightest = max(deciding, key=share_of_margin)
     return f"all {len(deciding)} statistics lie inside their margins; the closest, {tightest.title}, uses {share_of_margin(tightest):.0%} of it"

@@ -13,6 +13,7 @@ from matrix.rule import JudgeRule
 from reports import recipes
 from reports.errors import ReportError
 from reports.model import Run
+from reports.readers.names import resolve_metric
 from reports.recipes import Held
 from reports.verdict import Declared
 
@@ -39,7 +40,7 @@ def resolve(
     held = recipes.for_runs(runs, recipe)
     given = dict(given)
     if "metric" in given:
-        given["metric"] = _our_name(given["metric"], [*runs, *baseline])
+        given["metric"] = resolve_metric(given["metric"], [*runs, *baseline])
     try:
         values = _changed(held.rule, given) if held else _made(runs, baseline, given, settings)
         rule = JudgeRule.model_validate(_merged(values, settings)) if given or settings or not held else held.rule
@@ -50,13 +51,6 @@ def resolve(
     declared = held.declared if held else Declared()
     changes: dict[str, Any] = {"assume_comparable": assume_comparable} | ({"science_hash": science_hash} if science_hash else {}) | dict(reward or {})
     return Held(rule, declared.model_copy(update=changes), held.baseline if held else None, held.name if held else "command line")
-
-
-def _our_name(metric: str, runs: Sequence[Run]) -> str:
-    """A metric by the name its file gives it is ours where a reader renamed it."""
-    if any(metric in run.curves for run in runs):
-        return metric
-    return next((run.aliases[metric] for run in runs if metric in run.aliases), metric)
 
 
 def _changed(rule: JudgeRule, given: Mapping[str, Any]) -> dict[str, Any]:

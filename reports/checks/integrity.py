@@ -50,7 +50,7 @@ def _of_run(run: Run, case: Case, broken: Outcome, short: Outcome, side: str = "
     yield _check("readable", who, True, Outcome.INVALID, f"{who}: {len(run.steps)} steps read")
     yield _has_metric(run, case, who)
     yield _finite(run, case, who, broken)
-    if side:
+    if side or case.rule.exactness.trajectory is not None:
         yield from _moves(run, case, who)
     yield _complete(run, case, who, short)
 
@@ -62,6 +62,9 @@ def _has_metric(run: Run, case: Case, who: str) -> Check:
         return _check("metric", who, False, Outcome.INVALID, f"{who}: {text_values[0].text}")
     have = case.curve(run).steps
     if not len(have):
+        if metric in run.ambiguous:
+            choices = " or ".join(run.ambiguous[metric])
+            return _check("metric", who, False, Outcome.INVALID, f"{who}: {metric} could be {choices}: name the one to judge (--metric)", "missing")
         near = ", ".join(run.recorded[:8])
         return _check("metric", who, False, Outcome.INVALID, f"{who}: {metric} is not recorded (recorded: {near})", "missing")
     expected = _expected_metric_steps(run, case)
@@ -90,7 +93,7 @@ def _finite(run: Run, case: Case, who: str, broken: Outcome) -> Check:
 
 
 def _moves(run: Run, case: Case, who: str) -> Iterator[Check]:
-    """A golden of zeros, or of any one number, measures nothing. (A candidate that never moves is held to learning.)"""
+    """A golden of zeros, or of any one number, measures nothing. (A candidate that is judged by learning is held to that.)"""
     values = case.curve(run).values
     if len(values) > 1 and bool((values == values[0]).all()):
         yield _check("moves", who, False, Outcome.INVALID, f"{who}: {case.rule.metric} is {values[0]:g} at all {len(values)} steps: no measurement")

@@ -18,7 +18,8 @@ from reports.verdict import Check, Comparison, Resource, Suspect
 
 JUMP = 10.0  # a gap this many times the one before (or the baseline's) is a jump
 GAP_NOISE = 1e-6  # gaps below this are rounding in any dtype
-FAR_SD = 4.0  # standard errors of the sampler statistic
+FAR_SD = 4.0  # standard errors: of the sampler statistic, and of a rise before a fall
+SHORT = 10  # values of the window in which a rise is looked for
 
 Finding = tuple[list[Check], list[Comparison], list[Resource]]
 
@@ -121,20 +122,21 @@ def _collapse(case: Case, finding: Finding) -> Iterator[Suspect]:
             name = "direction of the update: sign of the advantage, or rewards paired with the wrong answers"
             yield Suspect(name=name, evidence=f"{check.text}; it falls from the start")
         else:
-            yield Suspect(name="late collapse", evidence=check.text)
+            rose = _rose(case, check.run)
+            yield Suspect(name="late collapse", evidence=f"{check.text}{'; ' + rose if rose else ''}")
 
 
-def _rose(case: Case, name: str) -> bool:
-    """Whether a run's best window lies well above its first: then it had learned before it fell."""
+def _rose(case: Case, name: str) -> str:
+    """Where a run's best short window lies far above its very first: then it had learned before it fell. Empty where it never rose."""
     from reports.stats.summary import best_window_end, residual_sd
 
     run = next(run for run in case.candidates if run.name == name)
-    values, width = case.values([run])[0] * case.sign, int(case.grid.first.sum())
+    values, width = case.values([run])[0] * case.sign, min(int(case.grid.first.sum()), SHORT)
     end = best_window_end(values, width)
-    if end < 2 * width:
-        return False
-    rise = float(values[end - width + 1 : end + 1].mean() - values[:width].mean())
-    return rise > FAR_SD * float(residual_sd(values)) * np.sqrt(2 / width)
+    best, start = float(values[end - width + 1 : end + 1].mean()), float(values[:width].mean())
+    if not best - start > FAR_SD * float(residual_sd(values)) * np.sqrt(2 / width):
+        return ""
+    return f"it had risen from {start * case.sign:.3g} to {best * case.sign:.3g} by step {case.common[end]}"
 
 
 def _learning_rate(case: Case, finding: Finding) -> Iterator[Suspect]:
@@ -169,7 +171,8 @@ def _shifted(case: Case, finding: Finding) -> Iterator[Suspect]:
 def _speed(case: Case, finding: Finding) -> Iterator[Suspect]:
     slow = [resource for resource in finding[2] if resource.worse]
     if slow:
-        equal = "" if _off(finding) else "the reward is equal; "
+        alike = bool(finding[1]) and all(comparison.state == "inside" for comparison in finding[1] if comparison.gates)
+        equal = "the curve is equal; " if alike else ""
         worst = max(max(resource.ratio, 1 / resource.ratio) for resource in slow)
         yield Suspect(name="performance", evidence=equal + "; ".join(resource.text for resource in slow), strength=worst)
 

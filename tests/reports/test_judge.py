@@ -167,10 +167,10 @@ def test_files_that_hold_no_curve_are_invalid_not_skipped(tmp_path, baseline, co
 
 
 def test_metric_that_is_missing_is_never_a_pass(tmp_path, baseline):
-    file = jsonl(tmp_path / "a.jsonl", rewards(100), metric="reward")
+    file = jsonl(tmp_path / "a.jsonl", rewards(100), metric="bonus")
     verdict = judge([file], baseline, rule(), Declared(assume_comparable=True))
     assert verdict.outcome is Outcome.INVALID
-    assert "rollout/reward_mean is not recorded (recorded: reward)" in reasons(verdict)
+    assert "rollout/reward_mean is not recorded (recorded: bonus)" in reasons(verdict)
 
 
 def test_metric_missing_at_one_step_is_never_a_pass(tmp_path, baseline):
