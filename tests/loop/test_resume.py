@@ -142,14 +142,3 @@ def test_a_changed_configuration_is_refused_with_the_keys(reference: Reference, 
     done = command("train", "--resume", edited)
     assert done.code == 2
     assert "its config.yaml was edited" in done.message
-
-
-def test_a_run_that_goes_on_is_not_resumed_beside_itself(reference: Reference, command: Command, tmp_path: Path):
-    out = tmp_path / "run"
-    fault = Fault(at="trainer.train", do="hang", flag=str(tmp_path / "flag"))
-    with Vime("train", EXAMPLE, *reference.arguments, out=out, fault=fault) as run:
-        run.until(Path(fault.flag).exists, "the first step")
-        done = command("train", "--resume", out)
-        assert done.code == 2
-        assert done.message == f"run directory {out}: another vime process is writing it: wait for its end, or end it"
-    assert len(attempts(out)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -27,6 +28,9 @@ from vime.platforms.base import Platform, Role
 
 LOOPBACK = "127.0.0.1"
 SCRATCH = "vime-ray-"  # then the driver's process id: what a killed run leaves can be told from a running one's
+# Ray's head listens on every interface, whatever address it is given, and does what it is told. So only those may tell it who have the token of this process;
+# given in the environment, it is inherited by all of the cluster's processes, and Ray writes none into the home folder.
+TOKEN = secrets.token_hex(32)
 OBJECT_STORE_BYTES = 512 * 2**20  # a step's samples of a tiny model are kilobytes; Ray spills beyond this
 
 
@@ -58,6 +62,7 @@ class Cluster:
         if address:
             _init(address=address, **common)
             return self
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
         remove_left_scratch()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))  # Ray's sockets need a short path
         resources = {} if self.platform.ray_resource == "CPU" else {self.platform.ray_resource: float(devices)}

@@ -1,4 +1,7 @@
-"""Handles to remote workers: a call that has a deadline and says what it was waiting for."""
+"""Handles to remote workers: a call that has a deadline and says what it was waiting for.
+
+Ray is imported where it is used: it reads the token of its cluster (`cluster.py`) from the environment when it is imported, and never again.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,6 @@ import re
 import time
 from collections.abc import Sequence
 from typing import Any
-
-import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from vime.errors import RunError, UserError
 from vime.interrupts import SLICE_S, check, shielded
@@ -26,6 +26,9 @@ class Pending:
         Raises what the worker raised if that is a UserError or RunError; RunError(stage, …) naming the worker when it died, failed otherwise, or took
         longer.
         """
+        import ray
+        from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError, RuntimeEnvSetupError
+
         if not wait([self.reference], timeout_s):
             raise RunError(stage, f"{self.worker} did not finish {self.method} within {timeout_s:g} s")
         try:
@@ -80,6 +83,8 @@ def gather(pending: Sequence[Pending], timeout_s: float, stage: str) -> list[Any
 
 def wait(references: Sequence[Any], timeout_s: float) -> list[Any]:
     """One that is done, none when the time ran out. Raises Interrupted soon after a signal."""
+    import ray
+
     until = time.monotonic() + timeout_s
     while True:
         left = until - time.monotonic()

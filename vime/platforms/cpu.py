@@ -153,7 +153,6 @@ class CpuPlatform:
 # of the loop takes 0.21 to 0.24 s either way (one thread each: 0.23 to 0.27 s).
 COMMON = MappingProxyType(
     {
-        "RAY_AUTH_MODE": "disabled",  # Ray would write its token into the home folder. Its head listens on every interface: use a firewall
         "RAY_USAGE_STATS_ENABLED": "0",
         "HF_HUB_OFFLINE": "1",  # models are directories; nothing is fetched behind the user's back
         "TOKENIZERS_PARALLELISM": "false",
