@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vime.models.mrope import InterleavedRotary, mrope_positions
+from vime.models.mrope import InterleavedRotary
+from vime.training.images import mrope_positions
 
 IMAGE = 7
 

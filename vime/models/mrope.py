@@ -1,7 +1,6 @@
 """Rotary positions of text with images (M-RoPE): three positions a token, and which of them turns which frequency.
 
-A text token stands at one position on all three axes (time, height, width). An image's tokens share its time position and count rows and columns from
-there; the text after it goes on behind the larger of the two. Qwen2-VL gave each axis a run of frequencies, Qwen3-VL interleaves them: frequency i belongs
+The positions are counted in `vime/training/images.py`. Qwen2-VL gave each axis a run of frequencies, Qwen3-VL interleaves them: frequency i belongs
 to height when i mod 3 = 1, to width when i mod 3 = 2, up to three times the axis' section, and to time otherwise.
 """
 
@@ -9,40 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-
-
-def mrope_positions(ids: Sequence[int] | np.ndarray, grids: Sequence[Sequence[int]], image_token_id: int, merge: int) -> np.ndarray:
-    """int64[3, L] of one sequence: `grids` are the (time, height, width) patches of its images in order, `merge` how many patches a side one token stands
-    for.
-
-    Raises ValueError when the runs of image tokens do not fit the images.
-    """
-    ids = np.asarray(ids, dtype=np.int64)
-    out = np.empty((3, len(ids)), dtype=np.int64)
-    place, position = 0, 0
-    for grid in grids:
-        start = place + _first(ids[place:] == image_token_id)
-        out[:, place:start] = position + np.arange(start - place)
-        position += start - place
-        time, height, width = int(grid[0]), int(grid[1]) // merge, int(grid[2]) // merge
-        stop = start + time * height * width
-        if stop > len(ids) or (ids[start:stop] != image_token_id).any():
-            raise ValueError(f"an image of {time} × {height} × {width} tokens does not fit the image tokens from {start} on ({len(ids)} tokens in all)")
-        axes = np.meshgrid(np.arange(time), np.arange(height), np.arange(width), indexing="ij")
-        out[:, start:stop] = position + np.stack([axis.ravel() for axis in axes])
-        position += max(height, width)
-        place = stop
-    if (ids[place:] == image_token_id).any():
-        raise ValueError(f"{int((ids == image_token_id).sum())} image tokens are more than its {len(grids)} images make")
-    out[:, place:] = position + np.arange(len(ids) - place)
-    return out
-
-
-def _first(where: np.ndarray) -> int:
-    """Index of the first True, the length when there is none."""
-    return int(where.argmax()) if where.any() else len(where)
 
 
 class InterleavedRotary(torch.nn.Module):

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from vime.training.context import local_rows, pack_multiple, padded
+from vime.training.images import ImageBatch
 
 if TYPE_CHECKING:  # the driver makes train batches and needs no torch
     import torch
+
+    from vime.models.vision import Images
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class TrainBatch:
 
     ids int64[ΣL]; offsets int64[B+1], sample b is ids[offsets[b]:offsets[b+1]]; loss_mask uint8[ΣL], 1 where the token is in the loss (never at a sample's
     first token); engine_logprobs float32[ΣL], natural log at `temperature`, 0 where the mask is 0; advantages float32[ΣL]; group_ids int64[B]; names: what
-    each sample is called in errors.
+    each sample is called in errors; images: None where the prompts have none.
     """
 
     ids: np.ndarray
@@ -31,6 +34,7 @@ class TrainBatch:
     group_ids: np.ndarray
     temperature: float = 1.0
     names: tuple[str, ...] = ()
+    images: ImageBatch | None = None
 
     @property
     def size(self) -> int:
@@ -55,6 +59,8 @@ class TrainBatch:
             raise ValueError(f"{len(self.group_ids)} group ids and {len(self.names)} names for {self.size} samples")
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.images is not None:
+            self.images.validate(total)
         used = self.loss_mask > 0
         self._refuse(used & ~np.isfinite(self.engine_logprobs), "an engine log-prob that is not finite")
         self._refuse(used & ~np.isfinite(self.advantages), "an advantage that is not finite")
@@ -101,6 +107,8 @@ class MicroBatch:
     logits predict a token in the loss; the rest is about those N predicted tokens: targets_N their ids, positions_N where they stand in the train batch (int64,
     host), sequence_tokens_N how many tokens of their sample are in the loss.
 
+    positions int64[T], or [3, T] where the batch has images; images: those of the pack, None where it has none.
+
     Under context parallelism T and N count this rank's share: each predicted token belongs to the rank that holds the position before it.
     """
 
@@ -115,6 +123,7 @@ class MicroBatch:
     engine_logprobs_N: torch.Tensor
     advantages_N: torch.Tensor
     temperature: float
+    images: Images | None = None
 
 
 def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multiple: int = 1, pad_id: int = 0, cp: int = 0, cp_size: int = 1) -> MicroBatch:
@@ -140,13 +149,14 @@ def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multip
     counts = np.repeat(np.concatenate([in_sequence, [0] if padding else []]).astype(np.int64), sizes)
     predicted = predicted[own[predicted - 1] >= 0]
     where = source[predicted]
+    positions = inside if batch.images is None else np.where(real, batch.images.positions[:, source], inside)
 
     def put(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
 
     return MicroBatch(
         ids_T=put(np.where(real, batch.ids[source], pad_id)[local], torch.int64),
-        positions_T=put(inside[local], torch.int64),
+        positions_T=put(positions[..., local], torch.int64),
         cu_seqlens=put(np.concatenate([[0], np.cumsum(sizes)]), torch.int32),
         longest=int(sizes.max()),
         rows_N=put(own[predicted - 1], torch.int64),
@@ -156,4 +166,16 @@ def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multip
         engine_logprobs_N=put(batch.engine_logprobs[where], torch.float32),
         advantages_N=put(batch.advantages[where], torch.float32),
         temperature=batch.temperature,
+        images=_images(batch.images, source, real, device),
     )
+
+
+def _images(images: ImageBatch | None, source: np.ndarray, real: np.ndarray, device: torch.device) -> Images | None:
+    picked = None if images is None else images.pick(source, real)
+    if picked is None:
+        return None
+    import torch
+
+    from vime.models.vision import Images
+
+    return Images(*(torch.as_tensor(values).to(device) for values in (picked.patches, picked.grids, picked.tokens, picked.features)))

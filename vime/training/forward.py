@@ -63,7 +63,7 @@ class Runner:
     def _run(self, micros: Sequence[MicroBatch], finish: Callable[..., Any], model: torch.nn.Module, forward_only: bool) -> list[Any]:
         def step(iterator: Any, model: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
             micro = next(iterator)
-            output = model(input_ids=micro.ids_T[None], position_ids=micro.positions_T[None], attention_mask=None, packed_seq_params=packed(micro))
+            output = model(**inputs(micro))
             return output, lambda logits, non_loss_data=False: finish(micro, logits)
 
         return self.schedule(
@@ -83,6 +83,12 @@ class Runner:
             zero = rows_NV.sum(dim=-1).float()
             return zero, zero
         return vocab_parallel_logprobs_entropy(rows_NV, micro.targets_N, micro.temperature, self.tp_group, self.trained.shape.vocab_size)
+
+
+def inputs(micro: MicroBatch) -> dict[str, Any]:
+    """The keyword arguments of a model's forward pass over the pack: ids [1, T], positions [1, T] or, with images, [3, 1, T]."""
+    seen = {} if micro.images is None else {"images": micro.images}
+    return {"input_ids": micro.ids_T[None], "position_ids": micro.positions_T.unsqueeze(-2), "attention_mask": None, "packed_seq_params": packed(micro), **seen}
 
 
 def packed(micro: MicroBatch) -> Any:
