@@ -27,6 +27,37 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
+NPU_CELL = "qwen3-4b.a2.colocate"
+NPU = """
+name: a2
+title: Atlas 800T A2
+platform: npu
+devices_per_node: 8
+device_names: [910B]
+device_memory_gib: 64.0
+visible_devices: ASCEND_RT_VISIBLE_DEVICES
+ray_resource: NPU
+buildkite: {queue: a2, classes: [2, 4, 8]}
+image: {name: vime-a2, digest: unbuilt}
+contiguous: true
+twins: true
+versions: {vllm: 0.23.0}
+environment: {HCCL_CONNECT_TIMEOUT: "600"}
+limits: {start_s: 3, stall_s: 1.5, wall_s: 20}
+config: {platform: npu}
+"""
+
+
+@pytest.fixture
+def npu_tree(tree: Path) -> Path:
+    """The tree with a machine that is not here: nightly cells on eight NPUs, one of two nodes."""
+    (tree / "hardware" / "a2.yaml").write_text(NPU)
+    rows = [(NPU_CELL, 8), ("qwen3-4b.a2.non-colocate", 4), ("qwen3-4b.a2.colocate@two-nodes", 16)]
+    cells = [f"  - id: {name}\n    recipe: spell-backward\n    tiers: [nightly]\n    config: {{parallel: {{data: {count}}}}}\n" for name, count in rows]
+    (tree / "cells" / "npu.yaml").write_text("cells:\n" + "".join(cells))
+    return tree
+
+
 @pytest.fixture
 def matrix(tree: Path) -> Matrix:
     return load(tree)

@@ -31,6 +31,7 @@ class FakeRun:
             {"schema_version": 1, "labels": config["labels"], "seed": config["seed"], "planned_steps": self.steps, "versions": {}, "attempts": []},
         )
         (out / "config.yaml").write_text(json.dumps(config))
+        self._json("environment.json", {name: value for name, value in os.environ.items() if "VISIBLE_DEVICES" in name})
         self.event("start")
 
     def _json(self, name: str, value: Any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 
@@ -12,12 +13,19 @@ import pytest
 
 from e2e.cell_run import Options, run_cell
 from e2e.faults import FAULTS, named, plant
+from e2e.leases import DevicePool
 from e2e.live import PlainDisplay
-from e2e.verdict import CellVerdict, Unfinished
-from matrix.loader import DeclaredCell, Matrix
+from e2e.machine import Found
+from e2e.records import read_record, write_json
+from e2e.run_plan import plan_run
+from e2e.runner import _begun, own, run
+from e2e.verdict import CellVerdict, Unfinished, judge_cell, unjudged
+from matrix.loader import DeclaredCell, Matrix, load
 from matrix.outcome import Outcome
 from matrix.problem import SelectionError
-from tests.matrix.tree import CELL
+from matrix.status import latest
+from tests.e2e.conftest import NPU_CELL
+from tests.matrix.tree import CELL, RECIPE, edit
 
 QUIET = PlainDisplay(StringIO())
 
@@ -76,6 +84,159 @@ def test_judging_nothing_is_not_run(matrix: Matrix, options: Options):
     assert verdict.outcome is Outcome.NOT_RUN
     assert "no run of this cell lies in" in verdict.reasons[0]
     assert json.loads(Path(verdict.path).read_text())["outcome"] == "NOT_RUN"
+
+
+def test_a_seed_that_a_fan_out_lost_is_not_left_out_of_the_verdict(matrix: Matrix, options: Options):
+    """Three agents, one of them lost: two good runs are no verdict over three."""
+    cell = matrix.cell(CELL)
+    for seed in (100, 102):
+        run_cell(matrix, cell, replace(options, seeds=(seed,), judge=False), QUIET)
+    asked: list[Sequence[Unfinished]] = []
+
+    def judge(matrix: Matrix, cell: DeclaredCell, root: Path, seeds: tuple[int, ...], looks: int, unfinished: Sequence[Unfinished]) -> CellVerdict:
+        asked.append(unfinished)
+        return judge_cell(matrix, cell, root, seeds, looks, unfinished)
+
+    verdict = run_cell(matrix, cell, replace(options, judge_only=True, seeds=(100, 101, 102)), QUIET, judge)
+    assert [(run.seed, run.outcome) for run in asked[0]] == [(101, Outcome.NOT_RUN)]
+    assert any("seed 101: no run lies in" in reason for reason in verdict.reasons)
+    assert verdict.outcome is not Outcome.PASS
+
+
+def test_a_recipe_s_first_seeds_are_expected_of_a_fan_out(tree: Path, options: Options):
+    edit(tree, RECIPE, "  initial: 1", "  initial: 2")
+    matrix = load(tree)
+    run_cell(matrix, matrix.cell(CELL), replace(options, seeds=(101,), judge=False), QUIET)
+    verdict = run_cell(matrix, matrix.cell(CELL), replace(options, judge_only=True), QUIET)
+    assert any("seed 100: no run lies in" in reason for reason in verdict.reasons)
+
+
+def test_a_run_whose_runner_was_killed_is_not_whole_although_its_steps_are(matrix: Matrix, options: Options):
+    cell = matrix.cell(CELL)
+    run_cell(matrix, cell, replace(options, seeds=(100,), judge=False), QUIET)
+    file = options.root / cell.key / "seed-100" / "runner.json"
+    plan = plan_run(matrix, cell, 100, options.root, options.command)
+    write_json(file, asdict(_begun(plan, [])))  # what lies there until the end is seen
+    verdict = run_cell(matrix, cell, replace(options, judge_only=True), QUIET)
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert any("its runner was lost" in reason for reason in verdict.reasons)
+
+
+def test_hardware_that_is_not_here_is_not_run_with_the_reason(npu_tree: Path, options: Options):
+    matrix = load(npu_tree)
+    verdict = run_cell(matrix, matrix.cell(NPU_CELL), options, QUIET)
+    assert (verdict.outcome, verdict.reasons) == (Outcome.NOT_RUN, ("no Atlas 800T A2 here: there is no /dev/davinci<N>",))
+    assert json.loads(Path(verdict.path).read_text())["outcome"] == "NOT_RUN"
+    part = run_cell(matrix, matrix.cell(NPU_CELL), replace(options, judge=False), QUIET)
+    assert (part.outcome, part.path) == (Outcome.NOT_RUN, "")
+
+
+def test_not_run_never_stands_in_front_of_what_was_judged(npu_tree: Path, options: Options):
+    matrix = load(npu_tree)
+    cell = matrix.cell(NPU_CELL)
+    unjudged(matrix, cell, options.root, Outcome.INCOMPLETE, "yesterday, on the machine")
+    verdict = run_cell(matrix, cell, options, QUIET)
+    assert (verdict.outcome, verdict.path) == (Outcome.NOT_RUN, "")
+    found = latest(options.root / cell.key)
+    assert found is not None
+    assert found.outcome is Outcome.INCOMPLETE
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`machine(4)`: so many NPUs of the kind are here."""
+    return lambda count: monkeypatch.setattr("e2e.machine.probed", lambda platform: Found(count, ("910B1",) * count, "npu-smi info -m"))
+
+
+def test_a_cell_gets_its_devices_and_no_others_shown(npu_tree: Path, options: Options, machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch):
+    machine(8)
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    matrix = load(npu_tree)
+    cell = matrix.cell("qwen3-4b.a2.non-colocate")
+    run_cell(matrix, cell, replace(options, judge=False), QUIET)
+    record = read_record(options.root / cell.key / "seed-100")
+    assert record is not None
+    assert record.environment == {"HCCL_CONNECT_TIMEOUT": "600", "ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3,4"}
+    assert record.leased_devices == [0, 1, 2, 3, 4]
+    seen = json.loads((options.root / cell.key / "seed-100" / "environment.json").read_text())
+    assert seen["ASCEND_RT_VISIBLE_DEVICES"] == "0,1,2,3,4"
+
+
+@pytest.mark.parametrize(
+    ("cell", "visible", "reason"),
+    [
+        (NPU_CELL, "0,1,2,3", "needs 8 devices of a2; 4 may be used here ([0, 1, 2, 3])"),
+        ("qwen3-4b.a2.colocate@two-nodes", None, "takes 16 devices, 2 nodes of a2: the runner leases those of one machine"),
+    ],
+)
+def test_a_cell_that_can_never_run_here_does_not_wait(
+    npu_tree: Path, options: Options, machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, cell: str, visible: str | None, reason: str
+):
+    machine(8)
+    if visible:
+        monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", visible)
+    matrix = load(npu_tree)
+    verdict = run_cell(matrix, matrix.cell(cell), options, QUIET)
+    assert verdict.outcome is Outcome.NOT_RUN
+    assert reason in verdict.reasons[0]
+
+
+def test_a_cell_that_needs_eight_waits_for_eight(npu_tree: Path, options: Options, machine: Callable[[int], None]):
+    machine(8)
+    matrix, out = load(npu_tree), StringIO()
+    assert options.lease_directory is not None
+    holding = DevicePool("npu", (3,), directory=options.lease_directory)
+    free, done = threading.Event(), list[CellVerdict]()
+    with holding.lease(1, "somebody else", 1):
+        waiter = threading.Thread(target=lambda: done.append(run_cell(matrix, matrix.cell(NPU_CELL), replace(options, judge=False), PlainDisplay(out))))
+        waiter.start()
+        while "waiting for 8 devices of npu; held by somebody else" not in out.getvalue():
+            assert waiter.is_alive()
+            free.wait(0.05)
+        assert not (options.root / NPU_CELL / "seed-100").exists()
+    waiter.join(30)
+    assert done[0].outcome is None, done
+
+
+def test_runs_that_lie_there_finished_are_judged_without_their_hardware(npu_tree: Path, options: Options, machine: Callable[[int], None]):
+    machine(8)
+    matrix = load(npu_tree)
+    run_cell(matrix, matrix.cell(NPU_CELL), replace(options, judge=False), QUIET)
+    machine(0)
+    assert run_cell(matrix, matrix.cell(NPU_CELL), options, QUIET).outcome is Outcome.NO_BASELINE
+
+
+def test_declarations_at_fault_make_their_own_cell_invalid(tree: Path, options: Options):
+    edit(tree, RECIPE, "warm_start: spell-backward", "warm_start: no-such-start")
+    matrix = load(tree)
+    verdict = run_cell(matrix, matrix.cell(CELL), options, QUIET)
+    assert verdict.outcome is Outcome.INVALID
+    assert "the twin has no warm start 'no-such-start'" in verdict.reasons[0]
+
+
+def test_two_sessions_on_one_results_root_make_a_run_once(matrix: Matrix, options: Options):
+    out, cell = StringIO(), matrix.cell(CELL)
+    plan = plan_run(matrix, cell, 100, options.root, options.command)
+    done: list[CellVerdict] = []
+    with own(plan, QUIET):
+        other = threading.Thread(target=lambda: done.append(run_cell(matrix, cell, replace(options, judge=False), PlainDisplay(out))))
+        other.start()
+        while "is being made by another session: waiting for it" not in out.getvalue():
+            assert other.is_alive()
+        first = run(plan, QUIET)
+    other.join(30)
+    assert "finished before (40 steps): not run again" in out.getvalue()
+    assert read_record(plan.directory) == first
+
+
+def test_a_baseline_keeps_what_other_code_made_and_a_candidate_does_not(matrix: Matrix, options: Options, monkeypatch: pytest.MonkeyPatch):
+    cell, out = matrix.cell(CELL), StringIO()
+    run_cell(matrix, cell, replace(options, seeds=(3,), judge=False), QUIET)
+    monkeypatch.setattr("e2e.run_plan.code_hash", lambda: "newer")
+    run_cell(matrix, cell, replace(options, seeds=(3,), judge=False, same_code=False), PlainDisplay(out))
+    assert "finished before by other code (40 steps): not run again" in out.getvalue()
+    run_cell(matrix, cell, replace(options, seeds=(3,), judge=False), PlainDisplay(out))
+    assert "finished before with another code: made again" in out.getvalue()
 
 
 def test_without_a_baseline_the_verdict_says_so(matrix: Matrix, options: Options):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from e2e.classify import INFRA_SIGNATURES, classify
+from e2e.classify import INFRA_SIGNATURES, classify, last_words
 from e2e.process import Exit
 from matrix.outcome import Outcome
 
@@ -49,6 +49,19 @@ NUMERICS = (
 @pytest.mark.parametrize("text", NUMERICS)
 def test_no_signature_matches_a_fault_of_what_was_computed(text: str):
     assert classify(FAILED, 3, 100, error=text, tail=text).outcome is Outcome.INCOMPLETE
+
+
+def test_a_run_s_own_words_outrank_what_else_stands_in_its_output():
+    """A port that was taken and tried again does not make a retry of a loss that is not finite."""
+    tail = "OSError: [Errno 98] Address already in use (tried the next port)"
+    assert classify(FAILED, 3, 100, error="train: loss is not finite at step 3 (nan)", tail=tail).outcome is Outcome.INCOMPLETE
+    assert classify(FAILED, 3, 100, error="engine 0 died", tail=tail).outcome is Outcome.INCOMPLETE
+    assert classify(FAILED, 3, 100, tail=tail + "\nloss: nan").outcome is Outcome.INCOMPLETE
+    assert classify(FAILED, 3, 100, tail=tail).outcome is Outcome.INFRA
+
+
+def test_the_last_words_are_plain_text():
+    assert last_words("\x1b[31mout of memory\x1b[0m\n\n") == "out of memory"
 
 
 def test_no_signature_speaks_of_numbers():
