@@ -15,6 +15,7 @@ from vime.loop.batch import assemble, readable, rollout_metrics
 from vime.loop.clock import Progress, StepClock
 from vime.loop.cluster import Cluster
 from vime.loop.recovery import EngineRecovery
+from vime.loop.residency import MemoryTurns
 from vime.loop.trainers import TrainerGroup
 from vime.platforms.base import Platform
 from vime.rewards import RewardPool, apply_truncated_policy
@@ -63,7 +64,8 @@ class SyncRun:
             for step in range(first, self.config.train.steps):
                 progress.step(step, self._step(step))
             if self.config.checkpoint.save_hf:
-                self.trainers.export_hf(self.run.path / "hf")
+                with self.turns.training():
+                    self.trainers.export_hf(self.run.path / "hf")
 
     def _step(self, step: int) -> dict[str, float]:
         clock = StepClock()
@@ -74,6 +76,7 @@ class SyncRun:
             self.inputs.rewards.score(samples)
             apply_truncated_policy(samples, self.config.rollout.truncated)
         with clock.stage("train"):
+            self.turns.to_training()
             metrics |= self.trainers.train(assemble(samples, self.config), step)
         with clock.stage("weight_sync"):
             self._push(step + 1)
@@ -90,16 +93,21 @@ class SyncRun:
     def _start(self, cluster: Cluster) -> None:
         workers = cluster.start()
         self.trainers = TrainerGroup(workers.trainers, self.config)
-        self.weights = WeightSync(workers.trainers, workers.engines, self.config, self.platform, directory=str(self.run.path / "weights"))
+        self.turns = MemoryTurns(workers.trainers, workers.engines, self.config, self.platform)
+        folder = str(self.run.path / "weights")
+        self.weights = WeightSync(workers.trainers, workers.engines, self.config, self.platform, directory=folder, committed=self.turns.synced)
         self.router = Router(workers.engines, self.config, self.inputs.tokenizer, event=self.run.event)
-        self.recovery = EngineRecovery(cluster, workers.engines, [self.weights.rejoin, self.router.rejoin], self.run, self.config.rollout.max_engine_restarts)
+        holders = [self.weights.rejoin, self.router.rejoin, self.turns.rejoin]
+        self.recovery = EngineRecovery(cluster, workers.engines, holders, self.run, self.config.rollout.max_engine_restarts)
 
     def _rollout(self, step: int) -> list[Sample]:
         groups = self.inputs.source.take(self.config.rollout.prompts_per_step)
         return self.recovery.guard(lambda: self.router.generate(step, groups, refill=self.inputs.source.take), rejoin=lambda: self._push(step))
 
     def _push(self, version: int) -> None:
+        self.turns.to_sync()
         report = self.recovery.guard(lambda: self.weights.push(version))
+        self.turns.to_rollout()
         self.run.event("weight_sync", **report.event())
 
     def _evaluate(self, step: int) -> dict[str, float]:
@@ -125,7 +133,8 @@ class SyncRun:
         if (settings.every and (step + 1) % settings.every == 0) or (last and settings.save_last):
             self._finish_save(wait=True)
             name, begin = f"step-{step + 1:06d}", time.perf_counter()
-            self.trainers.save((self.run.checkpoints / name).absolute(), {"steps_done": step + 1, "source": self.inputs.source.state()})
+            with self.turns.training():
+                self.trainers.save((self.run.checkpoints / name).absolute(), {"steps_done": step + 1, "source": self.inputs.source.state()})
             self._saving = {"name": name, "steps_done": step + 1, "blocked_s": time.perf_counter() - begin, "begin": begin}
         self._finish_save(wait=last or not settings.async_save)
 

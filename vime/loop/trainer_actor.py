@@ -7,7 +7,8 @@ from typing import Any
 from vime.config.tree import Config
 from vime.training.actor import TrainerActor
 from vime.training.batch import TrainBatch
-from vime.weights.sender import SenderMixin, WeightSender
+from vime.training.residency import Residency, What
+from vime.weights.sender import SenderMixin, Sent, WeightSender
 
 
 class Trainer(SenderMixin, TrainerActor):
@@ -16,8 +17,26 @@ class Trainer(SenderMixin, TrainerActor):
     def start(self, config: Config, rank: int, world_size: int, address: str, port: int) -> dict[str, Any]:
         info = super().start(config, rank, world_size, address, port)
         self.weight_sender = WeightSender(self.platform, rank, self.shards)
+        self.residency = Residency(self.trained, self.platform, () if self.reference is None else (self.reference,))
         return info
 
+    def park(self, what: What) -> int:
+        """Give device memory to a colocated engine; bytes parked."""
+        return self.residency.park(what)
+
+    def restore(self) -> None:
+        """Take the memory back."""
+        self.residency.restore()
+
+    def save(self, path: str, extra: dict[str, Any]) -> None:
+        self.residency.require("all", "checkpoint")
+        super().save(path, extra)
+
+    def weights_send(self, version: int, base_version: int | None = None) -> Sent:
+        self.residency.require("optimizer", "weight sync")
+        return super().weights_send(version, base_version)
+
     def train(self, batch: TrainBatch, step: int) -> dict[str, float] | None:
+        self.residency.require("all", "train")
         metrics = super().train(batch, step)
         return metrics and metrics | {"perf/peak_mem_gib": self.platform.peak_memory_gib()}

@@ -24,6 +24,7 @@ from vime.weights.receiver import Received
 
 State = Literal["clean", "updating", "dirty"]
 UNSYNCED = -1
+SLEEP_TAGS = ("weights", "kv_cache")  # what vLLM's sleep mode can wake one by one
 PATIENCE = 0.95  # of a deadline: the engine gives up before the driver that waits for it, because it knows what it waited for
 
 
@@ -41,6 +42,7 @@ class EngineActor:
         self._state: State = "dirty"
         self._version = UNSYNCED
         self._updating = False
+        self._asleep: set[str] = set()
         self._running: dict[str, int] = {}  # request id → version it started under
         self._ended: dict[str, Output] = {}
 
@@ -161,6 +163,7 @@ class EngineActor:
         with self._turn:
             if self._updating:
                 raise RunError("weight sync", f"engine {self.index}: version {version} cannot begin while another update is open")
+            self._refuse_asleep("weight sync", ("weights",))
             self._quiesce(self.config.weights.in_flight)
             self._state, self._updating = "updating", True
             self._adapter.begin_update()
@@ -215,6 +218,35 @@ class EngineActor:
             self._paused = False
             self._turn.notify_all()
 
+    # ---- memory ---------------------------------------------------------------------------------------------------------------------------------------
+
+    def sleep(self, level: int) -> None:
+        """Give device memory back: level 1 keeps the weights on the host, level 2 drops them (a full sync must follow). Raises `RunError` while requests run or
+        an update is open."""
+        with self._turn:
+            if self._updating or self._adapter.unfinished():
+                raise RunError("memory", f"engine {self.index} cannot sleep while it {'is updated' if self._updating else 'has requests under way'}")
+            self._adapter.sleep(level)
+            self._asleep = set(SLEEP_TAGS)
+            if level > 1:
+                self._state, self._version = "dirty", UNSYNCED
+
+    def wake(self, tags: Sequence[str] = SLEEP_TAGS) -> None:
+        """Take memory back: `weights`, `kv_cache`, or both. Raises `RunError` for a tag vLLM does not know; what is awake stays so."""
+        unknown = sorted(set(tags) - set(SLEEP_TAGS))
+        if unknown:
+            raise RunError("memory", f"engine {self.index} cannot wake {unknown[0]!r}: one of {', '.join(SLEEP_TAGS)}")
+        with self._turn:
+            wanted = [tag for tag in SLEEP_TAGS if tag in tags and tag in self._asleep]
+            if wanted:
+                self._adapter.wake(wanted)
+                self._asleep.difference_update(wanted)
+
+    def _refuse_asleep(self, stage: str, needed: Sequence[str] = SLEEP_TAGS) -> None:
+        missing = [tag for tag in needed if tag in self._asleep]
+        if missing:
+            raise RunError(stage, f"engine {self.index} is asleep ({', '.join(missing)}): wake it first")
+
     def shutdown(self) -> None:
         """End vLLM and its worker processes."""
         self._adapter.shutdown()
@@ -234,6 +266,7 @@ class EngineActor:
     def _wait_clean(self, stage: str) -> None:
         until = time.monotonic() + PATIENCE * self.config.weights.timeout_s
         self._wait(lambda: not self._updating, until, stage, "a weight update to end")
+        self._refuse_asleep(stage)
         if self._state == "dirty":
             raise RunError(stage, f"engine {self.index} holds no committed weights (dirty): it refuses to generate or score until a full weight sync")
 

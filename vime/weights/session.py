@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,7 +78,8 @@ class WeightSync:
     """Pushes the trainers' weights into the engines. Every engine commits the same version, or none of them resumes.
 
     `trainers` and `engines` are handles in rank and engine order (`weights/handles.py`). `gather` waits for several calls at once and reports the first
-    failure; it defaults to the loop's, for Ray actors. A failed push leaves every engine dirty and raises `RunError`; the next push reconnects and sends
+    failure; it defaults to the loop's, for Ray actors. `committed` is called when every engine has committed, before one computes with the new weights.
+    A failed push leaves every engine dirty and raises `RunError`; the next push reconnects and sends
     everything.
     """
 
@@ -91,6 +92,7 @@ class WeightSync:
         *,
         gather: Gather | None = None,
         directory: str | None = None,
+        committed: Callable[[], None] | None = None,
     ):
         self.trainers, self.engines = list(trainers), list(engines)
         self.config, self.platform = config, platform
@@ -102,6 +104,7 @@ class WeightSync:
         self._connection: Connection | None = None
         self._layouts: list[list[dict[str, Any] | None]] = []
         self._gather: Gather = gather or _ray_gather()
+        self._committed = committed or (lambda: None)
 
     def push(self, version: int) -> SyncReport:
         """Bring every engine to `version` of the trainers' weights."""
@@ -116,6 +119,7 @@ class WeightSync:
             digests, nbytes = self._transfer(version, base)
             watch.lap("transfer")
             self._engines("commit", version)
+            self._committed()
             watch.lap("commit")
             held = self._prove(digests)
             watch.lap("held")

@@ -97,6 +97,12 @@ class VllmAdapter(Protocol):
     def call_workers(self, method: str, *args: Any) -> list[Any]:
         """A method of the worker extension in every worker process; results in rank order."""
 
+    def sleep(self, level: int) -> None:
+        """Give device memory back: 1 keeps the weights on the host, 2 drops them. There are no unfinished requests."""
+
+    def wake(self, tags: Sequence[str]) -> None:
+        """Take the memory of some of `weights` and `kv_cache` back."""
+
     def shutdown(self) -> None:
         """Release the engine and its worker processes."""
 

@@ -72,6 +72,12 @@ class LLMEngineAdapter:
     def call_workers(self, method: str, *args: Any) -> list[Any]:
         return self._engine.collective_rpc(method, args=args)
 
+    def sleep(self, level: int) -> None:
+        self._engine.sleep(level=level)
+
+    def wake(self, tags: Sequence[str]) -> None:
+        self._engine.wake_up(tags=list(tags))
+
     def shutdown(self) -> None:
         self._engine.engine_core.shutdown()
 
