@@ -24,10 +24,10 @@ e2e: .venv/.installed ## run the smoke tier of the CPU matrix end to end, judge 
 	@$(BIN)/pytest -m cpu_e2e $(ARGS)
 
 test: .venv/.installed ## run the tests
-	@$(BIN)/pytest -m "not slow" $(ARGS)
+	@$(BIN)/python -m tests $(ARGS)
 
 test-all: .venv/.installed ## run the tests, the slow ones too, then the smoke tier
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/python -m tests --slow $(ARGS)
 	@$(BIN)/pytest -m cpu_e2e
 
 lint: .venv/.installed ## check style, format and types
