@@ -1,0 +1,77 @@
+"""Every family of the tests: adding one is one entry here.
+
+`published`: the model whose facts in matrix/models it is made from, or facts of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from vime.models.twin_config import twin_config
+
+MODELS = Path(__file__).parents[2] / "matrix" / "models"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the tests. `changes`: keys of the twin's config.json set otherwise."""
+
+    name: str
+    published: str | dict[str, Any]
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The twin's config.json."""
+        facts = architecture(self.published) if isinstance(self.published, str) else self.published
+        return {**twin_config(facts).config, **self.changes}
+
+    @property
+    def mtp(self) -> int:
+        return int(self.config.get("num_nextn_predict_layers") or 0)
+
+
+@cache
+def architecture(name: str) -> dict[str, Any]:
+    """The published config.json of a model of the matrix."""
+    return dict(YAML(typ="safe").load(MODELS / f"{name}.yaml")["architecture"])
+
+
+LLAMA_3_2 = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 16,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": True,
+    "vocab_size": 128256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "max_position_embeddings": 131072,
+}
+
+CASES = [
+    Case("qwen3", "qwen3-4b"),
+    Case("qwen3-untied", "qwen3-8b"),
+    Case("qwen3-moe", "qwen3-30b-a3b"),
+    Case("llama", "llama-3"),
+    Case("llama-scaled", LLAMA_3_2),
+    Case("glm4-moe", "glm-4.7"),
+    Case("glm4-moe-lite", "glm-4.7-flash"),
+    Case("deepseek-v3", "deepseek-v3"),
+    Case("moonlight", "moonlight-16b-a3b"),
+    Case("minimax-m2", "minimax-m2.5"),
+]
+BY_NAME = {case.name: case for case in CASES}

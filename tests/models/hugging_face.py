@@ -1,0 +1,53 @@
+"""Hugging Face's own models as the reference: random weights in which every tensor matters, written as a checkpoint, and their logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vime.models.twins import make_twin
+
+
+@torch.no_grad()
+def write(hf_config: dict[str, Any], directory: Path, seed: int = 0) -> Path:
+    """A model directory: twin config and tokenizer, and Hugging Face's weights from `randomise`."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    make_twin(hf_config, directory)
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory), dtype=torch.float32)
+    randomise(model, seed)
+    kept = (directory / "config.json").read_bytes()
+    model.save_pretrained(directory)
+    (directory / "config.json").write_bytes(kept)
+    return directory
+
+
+def randomise(model: torch.nn.Module, seed: int) -> None:
+    """Matrices wide enough that logits are far from uniform, norms around 1, biases and routing corrections around 0 and none of them 0."""
+    generator = torch.Generator().manual_seed(seed)
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    for name, tensor in {**dict(model.named_parameters()), **buffers}.items():
+        noise = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("bias"):
+            tensor.copy_(0.1 * noise)
+        elif tensor.dim() == 1:
+            tensor.copy_(1 + 0.2 * noise)
+        else:
+            tensor.copy_(noise * tensor.shape[-1] ** -0.5 * 1.5)
+
+
+@torch.no_grad()
+def logits(directory: Path, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """float32[len, V] of each sequence."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    for name, module in model.named_modules():
+        if name.endswith("_a_layernorm"):
+            # Hugging Face's classes keep 1e-6 in the norms of a latent whatever rms_norm_eps says; vLLM, Megatron and the models' authors take rms_norm_eps
+            module.variance_epsilon = model.config.rms_norm_eps
+    return [model(torch.tensor([list(sequence)])).logits[0] for sequence in sequences]
