@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from matrix.loader import ROOT
-from tests.e2e.conftest import FAKE
+from matrix.outcome import Outcome
+from tests.e2e.conftest import FAKE, NPU_CELL
 from tests.matrix.tree import CELL, CELLS, edit
 
 OTHER = "qwen3-4b.cpu.non-colocate"
@@ -108,6 +109,27 @@ def test_a_quarantined_cell_is_shown_and_does_not_set_the_exit_code(tree: Path):
 def test_list_cells_prints_ids_and_runs_nothing(tree: Path):
     code, out = pytest_run(tree, "-m", "cpu_e2e", "--list-cells")
     assert (code, out.split()) == (0, [CELL, OTHER])
+
+
+def test_without_the_hardware_every_cell_is_not_run_with_the_reason_and_the_exit_code_says_so(npu_tree: Path):
+    code, out = pytest_run(npu_tree, "-m", "npu_e2e", "-n", "2")
+    assert code == Outcome.NOT_RUN.exit_code == 16, out
+    assert "3 skipped" in out
+    rows = [line.split() for line in out.splitlines() if "  NOT_RUN  " in line]
+    assert [row[0] for row in rows] == [NPU_CELL, "qwen3-4b.a2.colocate@two-nodes", "qwen3-4b.a2.non-colocate"]
+    assert out.count("no Atlas 800T A2 here: there is no /dev/davinci<N>") >= 3
+    assert "Traceback" not in out
+
+
+def test_plan_prints_what_would_run_and_runs_nothing(npu_tree: Path):
+    code, out = pytest_run(npu_tree, "-m", "npu_e2e or cpu_e2e", "--plan")
+    assert code == 0, out
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == [NPU_CELL, "qwen3-4b.a2.colocate@two-nodes", "qwen3-4b.a2.non-colocate", CELL, OTHER]
+    assert "8 devices   seeds 100 (at most 3)  NOT_RUN here: no Atlas 800T A2 here" in lines[0]
+    assert "spell-backward (convergence)" in lines[3]
+    assert lines[-1].startswith("5 cells: 2 would run here, about ")
+    assert not (npu_tree.parent.parent / "results").exists()
 
 
 @pytest.mark.parametrize(

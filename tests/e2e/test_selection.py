@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from e2e.markers import MARKERS, mistyped_markers, wanted_markers
-from e2e.selection import seeds_of, select
+from e2e.selection import seeds_of, select, select_default
 from matrix import declarations
-from matrix.loader import Matrix
+from matrix.loader import Matrix, load
 from matrix.problem import SelectionError
 from tests.matrix.tree import CELL
 
@@ -62,6 +64,18 @@ def test_what_selects_nothing_is_an_error_with_names(matrix: Matrix, markers: fr
     with pytest.raises(SelectionError) as caught:
         select(matrix, markers, tier, cells)
     assert said in str(caught.value)
+
+
+def test_by_default_the_smoke_tier_and_all_of_a_platform_that_is_not_here(npu_tree: Path):
+    matrix = load(npu_tree)
+    everywhere = frozenset(MARKERS)
+    assert [str(cell) for cell in select_default(matrix, CPU)] == BOTH
+    assert len(select_default(matrix, frozenset({"npu_e2e"}), lambda hardware: False)) == 3
+    assert [str(cell) for cell in select_default(matrix, everywhere, lambda hardware: hardware.platform == "cpu")] == [
+        str(cell) for cell in sorted(matrix.cells.values(), key=str)
+    ]
+    with pytest.raises(SelectionError, match="no cell is declared for npu_e2e in tier 'smoke'"):
+        select_default(matrix, frozenset({"npu_e2e"}), lambda hardware: True)
 
 
 def test_seeds_are_lists_and_ranges():
