@@ -48,7 +48,7 @@ def sleepers() -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.parametrize("body", [CHILD, ORPHAN, NOT_IN_ENVIRONMENT])
+@pytest.mark.parametrize("body", [CHILD, ORPHAN, NOT_IN_ENVIRONMENT], ids=["child", "orphan", "unmarked"])
 def test_a_process_left_behind_fails_the_run_and_is_ended(tmp_path: Path, body: str) -> None:
     done = inner_run(tmp_path, body)
     assert done.returncode == 1, done.stdout
@@ -59,7 +59,7 @@ def test_a_process_left_behind_fails_the_run_and_is_ended(tmp_path: Path, body: 
     assert sleepers() == []
 
 
-@pytest.mark.parametrize("body", ["pass", WAITED_FOR, HELPER])
+@pytest.mark.parametrize("body", ["pass", WAITED_FOR, HELPER], ids=["nothing", "waited for", "helper"])
 def test_nothing_left_passes(tmp_path: Path, body: str) -> None:
     done = inner_run(tmp_path, body)
     assert done.returncode == 0, done.stdout
