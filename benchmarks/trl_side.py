@@ -31,15 +31,31 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
     """The trainer, and the list of step records that it fills."""
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
     from transformers.utils import logging
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     logging.set_verbosity_error()
     tokenizer = AutoTokenizer.from_pretrained(job["model"], padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
     records: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=reward_of(job, tokenizer, records),
+        args=settings_of(job),
+        train_dataset=Dataset.from_list(job["prompts"]),
+        processing_class=tokenizer,
+        callbacks=[turns_of(job, pipe, records, seconds)],
+        optimizers=optimizer_of(job, model),
+    )
+    trainer.remove_callback(PrinterCallback)  # stdout holds the tables
+    trainer._generate_single_turn = timed(trainer._generate_single_turn, seconds, "rollout")
+    return trainer, records
+
+
+def reward_of(job: dict[str, Any], tokenizer: Any, records: list[dict[str, Any]]) -> Any:
+    """The reward function; it also completes the record of its step."""
 
     def reward(completions: list[str], completion_ids: list[list[int]], ids: list[list[int]], label: list[str], prompts: list[str], **_: Any) -> list[float]:
         begin = time.perf_counter()
@@ -50,6 +66,13 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
                 raise SystemExit(f"TRL's tokenizer reads {prompt!r} as {tokenizer.encode(prompt)}, vime's as {job['prompt_ids'][prompt]}")
         records[-1] |= {"reward_mean": sum(paid) / len(paid), "tokens": sum(map(len, completion_ids)), "reward": time.perf_counter() - begin}
         return paid
+
+    return reward
+
+
+def turns_of(job: dict[str, Any], pipe: Any, records: list[dict[str, Any]], seconds: dict[str, float]) -> Any:
+    """A callback that closes a step's record when the next begins, and at the start of a block hands the records over and waits for its turn."""
+    from transformers import TrainerCallback
 
     class Turns(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -64,7 +87,13 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
                 pipe.recv()
             records.append({"step": state.global_step, "begun": time.perf_counter()})
 
-    settings = GRPOConfig(
+    return Turns()
+
+
+def settings_of(job: dict[str, Any]) -> Any:
+    from trl import GRPOConfig
+
+    return GRPOConfig(
         output_dir=job["scratch"],
         per_device_train_batch_size=job["prompts_per_step"] * job["samples_per_prompt"],
         num_generations=job["samples_per_prompt"],
@@ -88,20 +117,15 @@ def build(job: dict[str, Any], pipe: Any) -> tuple[Any, list[dict[str, Any]]]:
         disable_tqdm=True,
         seed=job["seed"],
     )
+
+
+def optimizer_of(job: dict[str, Any], model: Any) -> Any:
+    """The recipe's AdamW and its schedule, step by step as vime computed it."""
+    import torch
+
+    factors = job["lr_factors"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=job["lr"], betas=tuple(job["betas"]), eps=1e-8, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: job["lr_factors"][min(step, len(job["lr_factors"]) - 1)])
-    trainer = GRPOTrainer(
-        model=model,
-        reward_funcs=reward,
-        args=settings,
-        train_dataset=Dataset.from_list(job["prompts"]),
-        processing_class=tokenizer,
-        callbacks=[Turns()],
-        optimizers=(optimizer, schedule),
-    )
-    trainer.remove_callback(PrinterCallback)  # stdout holds the tables
-    trainer._generate_single_turn = timed(trainer._generate_single_turn, seconds, "rollout")
-    return trainer, records
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factors[min(step, len(factors) - 1)])
 
 
 def share(text: str, label: str) -> float:
