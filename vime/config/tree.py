@@ -30,6 +30,7 @@ class ModelConfig:
     dtype: Dtype = "bfloat16"  # of the trainer's parameters
     load: Literal["hf", "torch-dist"] = "hf"
     torch_dist_path: str | None = None  # with load: torch-dist
+    freeze_vision: bool = False  # a vision tower keeps its weights; the text model learns
     random_init_seed: int | None = None  # initialise from this seed; model.path then needs config.json and a tokenizer, no weights
 
 
@@ -44,6 +45,7 @@ class DataConfig:
     prompt_field: str = "prompt"
     label_field: str = "label"
     metadata_field: str | None = None
+    images_field: str | None = None  # of a file: an image or a list of them (path, or bytes), each marked in the prompt by <image>
     chat_template: bool = False  # apply the tokenizer's chat template to the prompt
     size: PositiveInt = 4096  # prompts generated for a task (a file has its own size)
     seed: int = 77  # of the generated data, not of the run: every seed of a recipe sees the same pool

@@ -2,6 +2,7 @@
 
 from vime.data.corruption import corrupt_labels, label_alphabet
 from vime.data.groups import group_samples
+from vime.data.images import Image, ImageProcessor, load_image_processor
 from vime.data.load import load_held_out, load_prompts
 from vime.data.sample import Prompt, RawPrompt, Sample, settle_finish_reason, validate_all
 from vime.data.source import PromptSource
@@ -9,6 +10,8 @@ from vime.data.tasks import register_task
 from vime.data.tokenizer import decode_response, decode_responses, encode_label, end_token_ids, load_tokenizer
 
 __all__ = [
+    "Image",
+    "ImageProcessor",
     "Prompt",
     "PromptSource",
     "RawPrompt",
@@ -21,6 +24,7 @@ __all__ = [
     "group_samples",
     "label_alphabet",
     "load_held_out",
+    "load_image_processor",
     "load_prompts",
     "load_tokenizer",
     "register_task",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ def read_prompts(path: str | Path, data: DataConfig) -> Iterator[RawPrompt]:
         raise UserError(f"data.path: {path} ends in {path.suffix!r}; prompt files are .jsonl (one JSON object a line) or .parquet")
     rows = _jsonl_rows(path) if path.suffix == ".jsonl" else _parquet_rows(path, data)
     for place, row in rows:
-        yield _raw_prompt(place, row, data)
+        yield _raw_prompt(place, row, data, path)
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -83,10 +84,11 @@ def _parquet_columns(path: Path, names: list[str], data: DataConfig) -> list[str
 
 def _fields(data: DataConfig) -> list[tuple[str, str]]:
     fields = [("data.prompt_field", data.prompt_field), ("data.label_field", data.label_field)]
-    return [*fields, ("data.metadata_field", data.metadata_field)] if data.metadata_field else fields
+    more = (("data.metadata_field", data.metadata_field), ("data.images_field", data.images_field))
+    return [*fields, *((key, field) for key, field in more if field)]
 
 
-def _raw_prompt(place: str, row: dict[str, Any], data: DataConfig) -> RawPrompt:
+def _raw_prompt(place: str, row: dict[str, Any], data: DataConfig, path: Path) -> RawPrompt:
     values = {key: _field(place, row, key, field) for key, field in _fields(data)}
     prompt, metadata = values["data.prompt_field"], values.get("data.metadata_field") or {}
     if values["data.label_field"] is None:
@@ -94,7 +96,29 @@ def _raw_prompt(place: str, row: dict[str, Any], data: DataConfig) -> RawPrompt:
     if not isinstance(metadata, dict):
         raise UserError(f"{place}: field {data.metadata_field!r} is a {type(metadata).__name__}, not an object; metadata needs named values")
     _check_prompt(place, prompt, data)
-    return RawPrompt(prompt, values["data.label_field"], metadata, place)
+    images = _images(place, values["data.images_field"], data, path) if data.images_field else ()
+    return RawPrompt(prompt, values["data.label_field"], metadata, place, images)
+
+
+def _images(place: str, value: Any, data: DataConfig, path: Path) -> tuple[str | bytes, ...]:
+    """A list of images, or one; null and an empty list: none. Paths are relative to the prompt file."""
+    items = [] if value is None else value if isinstance(value, list) else [value]
+    return tuple(_image(place, item, data, path) for item in items)
+
+
+def _image(place: str, item: Any, data: DataConfig, path: Path) -> str | bytes:
+    """A path, bytes (base64 in JSONL), or an object with one of the two, as Hugging Face's datasets write images."""
+    given = item if isinstance(item, dict) else {"path" if isinstance(item, str) else "bytes": item}
+    if isinstance(given.get("bytes"), bytes):
+        return given["bytes"]
+    if isinstance(given.get("bytes"), str):
+        try:
+            return base64.b64decode(given["bytes"], validate=True)
+        except ValueError as error:
+            raise UserError(f"{place}: field {data.images_field!r} holds bytes that are not base64: {error}") from None
+    if isinstance(given.get("path"), str):
+        return str(path.parent / given["path"])
+    raise UserError(f"{place}: field {data.images_field!r} holds {_snippet(repr(item))}; an image is a path, or an object with path or bytes")
 
 
 def _check_prompt(place: str, prompt: Any, data: DataConfig) -> None:

@@ -13,10 +13,10 @@ from vime.data.sample import Prompt
 
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:
-    """32 hexadecimal digits over text, ids, label and metadata of every prompt, in order."""
+    """32 hexadecimal digits over text, ids, label, metadata and images of every prompt, in order."""
     digest = xxhash.xxh3_128()
     for prompt in prompts:
-        record = [prompt.text, prompt.ids, canonical(prompt.label), canonical(prompt.metadata)]
+        record = [prompt.text, prompt.ids, canonical(prompt.label), canonical(prompt.metadata), *(image.digest for image in prompt.images)]
         digest.update(json.dumps(record, ensure_ascii=True).encode() + b"\n")
     return digest.hexdigest()
 

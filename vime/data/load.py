@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 from vime.config.tree import DataConfig, EvalConfig
 from vime.data.files import read_prompts
+from vime.data.images import Image, ImageProcessor
 from vime.data.sample import Prompt, RawPrompt
 from vime.data.tasks import task_stream
 from vime.errors import UserError
@@ -24,11 +26,12 @@ def load_prompts(
     tokenizer: Any,
     max_prompt_tokens: int,
     *,
+    images: ImageProcessor | None = None,
     size: int | None = None,
     seed: int | None = None,
     path: str | None = None,
 ) -> list[Prompt]:
-    """The prompts `data` describes, in order. `size`, `seed` and `path` stand in for the configuration's.
+    """The prompts `data` describes, in order. `images`: the model's image processor, if it sees. `size`, `seed` and `path` stand in for the configuration's.
 
     Raises `UserError` for a file or task that cannot be read, a prompt the tokenizer cannot encode, and, with `data.overlong: fail`, a prompt longer
     than `max_prompt_tokens`.
@@ -41,21 +44,29 @@ def load_prompts(
     else:
         assert data.task is not None
         raw = itertools.islice(task_stream(data.task, data.seed if seed is None else seed, data.task_args), size or data.size)
-    prompts = list(_encoded(raw, data, tokenizer, max_prompt_tokens))
+    prompts = list(_encoded(raw, data, tokenizer, max_prompt_tokens, images))
     if not prompts:
         raise UserError(f"data: no prompts left from {file or data.task}: it is empty, or all are longer than rollout.max_prompt_tokens {max_prompt_tokens}")
     return prompts
 
 
-def load_held_out(data: DataConfig, evaluation: EvalConfig, tokenizer: Any, max_prompt_tokens: int, training: Sequence[Prompt]) -> list[Prompt]:
-    """Prompts for evaluation, none of whose texts is in `training`: from `eval.path`, or `eval.size` distinct ones of the task from `eval.seed`."""
-    seen = {p.text for p in training}
+def load_held_out(
+    data: DataConfig,
+    evaluation: EvalConfig,
+    tokenizer: Any,
+    max_prompt_tokens: int,
+    training: Sequence[Prompt],
+    *,
+    images: ImageProcessor | None = None,
+) -> list[Prompt]:
+    """Prompts for evaluation, none of which is in `training`: from `eval.path`, or `eval.size` distinct ones of the task from `eval.seed`."""
+    seen = {p.key for p in training}
     if evaluation.path is not None:
-        return _without(load_prompts(data, tokenizer, max_prompt_tokens, path=evaluation.path), seen, evaluation.path)
+        return _without(load_prompts(data, tokenizer, max_prompt_tokens, images=images, path=evaluation.path), seen, evaluation.path)
     if data.task is None:
         raise UserError("eval.path: is needed when prompts come from a file: name the held-out file")
     stream = task_stream(data.task, evaluation.seed, data.task_args)
-    held_out = list(itertools.islice(_unseen(_encoded(stream, data, tokenizer, max_prompt_tokens), seen), evaluation.size))
+    held_out = list(itertools.islice(_unseen(_encoded(stream, data, tokenizer, max_prompt_tokens, images), seen), evaluation.size))
     if len(held_out) < evaluation.size:
         raise UserError(
             f"eval.size: {data.task} gave only {len(held_out)} distinct prompts outside the {len(seen)} of the training pool, "
@@ -64,19 +75,19 @@ def load_held_out(data: DataConfig, evaluation: EvalConfig, tokenizer: Any, max_
     return _renumbered(held_out)
 
 
-def _unseen(prompts: Iterable[Prompt], seen: set[str]) -> Iterator[Prompt]:
+def _unseen(prompts: Iterable[Prompt], seen: set[tuple[str, ...]]) -> Iterator[Prompt]:
     seen, misses = set(seen), 0
     for prompt in prompts:
-        misses = misses + 1 if prompt.text in seen else 0
+        misses = misses + 1 if prompt.key in seen else 0
         if misses == 0:
-            seen.add(prompt.text)
+            seen.add(prompt.key)
             yield prompt
         elif misses >= HELD_OUT_MISSES:
             return
 
 
-def _without(prompts: list[Prompt], seen: set[str], path: str) -> list[Prompt]:
-    kept = [p for p in prompts if p.text not in seen]
+def _without(prompts: list[Prompt], seen: set[tuple[str, ...]], path: str) -> list[Prompt]:
+    kept = [p for p in prompts if p.key not in seen]
     if not kept:
         raise UserError(f"eval.path: every prompt of {path} is in the training pool too; name a file of held-out prompts")
     if len(kept) < len(prompts):
@@ -85,19 +96,21 @@ def _without(prompts: list[Prompt], seen: set[str], path: str) -> list[Prompt]:
 
 
 def _renumbered(prompts: list[Prompt]) -> list[Prompt]:
-    return [Prompt(i, p.text, p.ids, p.label, p.metadata) for i, p in enumerate(prompts)]
+    return [dataclasses.replace(p, prompt_id=i) for i, p in enumerate(prompts)]
 
 
-def _encoded(raw: Iterable[RawPrompt], data: DataConfig, tokenizer: Any, limit: int) -> Iterator[Prompt]:
+def _encoded(raw: Iterable[RawPrompt], data: DataConfig, tokenizer: Any, limit: int, images: ImageProcessor | None) -> Iterator[Prompt]:
     number, dropped, example = 0, 0, ""
     stream = iter(raw)
     while batch := list(itertools.islice(stream, ENCODE_BATCH)):
-        texts = [_text(r, data, tokenizer) for r in batch]
-        for r, text, ids in zip(batch, texts, _encode(batch, texts, data, tokenizer), strict=True):
+        texts = [_text(r, data, tokenizer, images) for r in batch]
+        for r, text, encoded in zip(batch, texts, _encode(batch, texts, data, tokenizer), strict=True):
+            pictures = _images(r, images)
+            ids = encoded if images is None else images.expanded(encoded, pictures, r.place)
             if len(ids) > limit:
                 dropped, example = dropped + 1, _overlong(r.place, len(ids), limit, data)
                 continue
-            yield Prompt(number, text, ids, r.label, r.metadata)
+            yield Prompt(number, text, ids, r.label, r.metadata, pictures)
             number += 1
     if dropped:
         log.warning("data.overlong: drop left out %d of %d prompts, for example %s", dropped, dropped + number, example)
@@ -110,7 +123,18 @@ def _overlong(place: str, tokens: int, limit: int, data: DataConfig) -> str:
     return message
 
 
-def _text(raw: RawPrompt, data: DataConfig, tokenizer: Any) -> str:
+def _images(raw: RawPrompt, images: ImageProcessor | None) -> tuple[Image, ...]:
+    if raw.images and images is None:
+        raise UserError(f"{raw.place}: the prompt has {len(raw.images)} images, but the model has no vision tower; train a vision-language model on it")
+    return tuple(images.image(source, raw.place) for source in raw.images) if images is not None else ()
+
+
+def _text(raw: RawPrompt, data: DataConfig, tokenizer: Any, images: ImageProcessor | None) -> str:
+    text = _plain_text(raw, data, tokenizer)
+    return text if images is None else images.marked(text, tokenizer)
+
+
+def _plain_text(raw: RawPrompt, data: DataConfig, tokenizer: Any) -> str:
     if not data.chat_template:
         if not isinstance(raw.prompt, str):
             raise UserError(f"{raw.place}: the prompt is a list of chat messages; set data.chat_template: true")

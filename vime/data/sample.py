@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vime.data.images import Image
 from vime.errors import RunError
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -25,6 +26,7 @@ class RawPrompt:
     label: Any
     metadata: dict[str, Any]
     place: str
+    images: tuple[str | bytes, ...] = ()  # files, or the bytes of some; `<image>` in the prompt says where each belongs
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Prompt:
     """A prompt as the engine gets it.
 
     `prompt_id` is its position in the pool; `text` is what was tokenized (after the chat template, if one is used); `ids` includes what the
-    tokenizer puts in front (BOS); `label` is the reference answer as the reward expects it.
+    tokenizer puts in front (BOS), and every token of its images; `label` is the reference answer as the reward expects it.
     """
 
     prompt_id: int
@@ -40,6 +42,12 @@ class Prompt:
     ids: list[int]
     label: Any
     metadata: dict[str, Any] = field(default_factory=dict)
+    images: tuple[Image, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes two prompts the same question: the text and the images."""
+        return (self.text, *(image.digest for image in self.images))
 
 
 @dataclass(slots=True, eq=False)

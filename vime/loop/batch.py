@@ -9,12 +9,13 @@ import numpy as np
 
 from vime.algos import advantages as advantage_rules
 from vime.config.tree import Config
-from vime.data import Sample
+from vime.data import ImageProcessor, Sample
 from vime.training.batch import TrainBatch
+from vime.training.images import image_batch
 
 
-def assemble(samples: Sequence[Sample], config: Config) -> TrainBatch:
-    """The train batch of one step, in the order of `samples`.
+def assemble(samples: Sequence[Sample], config: Config, images: ImageProcessor | None = None) -> TrainBatch:
+    """The train batch of one step, in the order of `samples`. `images`: the image processor of a model that sees.
 
     A sample whose reward could not be had takes part in nothing: no group mean, no token in the loss. `rollout.truncated: mask` does the same to
     answers cut at the limit, but their reward stays in the group's mean.
@@ -42,6 +43,7 @@ def assemble(samples: Sequence[Sample], config: Config) -> TrainBatch:
         group_ids=group_ids_B,
         temperature=config.rollout.temperature,
         names=tuple(sample.sample_id for sample in samples),
+        images=image_batch([sample.prompt for sample in samples], lengths_B.tolist(), images) if images is not None else None,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vime.config.resolve import Resolved
 from vime.config.tree import Config
-from vime.data import Prompt, corrupt_labels, encode_label, label_alphabet, load_prompts, load_tokenizer
+from vime.data import Prompt, corrupt_labels, encode_label, label_alphabet, load_image_processor, load_prompts, load_tokenizer
 from vime.errors import UserError
 from vime.loop.clock import Progress, StepClock
 from vime.loop.cluster import Cluster
@@ -17,6 +17,7 @@ from vime.loop.start import attempt, manifest, prepare, run_path
 from vime.loop.trainers import TrainerGroup
 from vime.tracking.run_dir import RunDir
 from vime.training.batch import TrainBatch
+from vime.training.images import image_batch
 
 
 def start_sft(resolved: Resolved, out: Path | None) -> Path:
@@ -57,7 +58,8 @@ class LabelBatches:
     def __init__(self, config: Config):
         self.config = config
         self.tokenizer: Any = load_tokenizer(config.model.path)
-        self.prompts: Sequence[Prompt] = load_prompts(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
+        self.images = load_image_processor(config.model.path)
+        self.prompts: Sequence[Prompt] = load_prompts(config.data, self.tokenizer, config.rollout.max_prompt_tokens, images=self.images)
         self.labels = [encode_label(self.tokenizer, prompt.label, self.tokenizer.eos_token_id) for prompt in self.prompts]
         self.alphabet = label_alphabet(self.labels, {self.tokenizer.eos_token_id})
         self.rng = random.Random(config.seed)
@@ -68,11 +70,13 @@ class LabelBatches:
             )
 
     def next(self) -> TrainBatch:
-        sequences, masks = [], []
+        sequences, masks, prompts = [], [], []
         for _ in range(self.config.sft.batch_size):
             index = int(self.rng.random() * len(self.prompts))
-            prompt = self.prompts[index].ids
+            prompts.append(self.prompts[index])
+            prompt = prompts[-1].ids
             label = corrupt_labels(self.labels[index], self.config.sft.label_noise, self.alphabet, self.rng)
             sequences.append([*prompt, *label])
             masks.append([0] * len(prompt) + [1] * len(label))
-        return TrainBatch.of(sequences, masks)
+        images = image_batch(prompts, [len(sequence) for sequence in sequences], self.images) if self.images is not None else None
+        return TrainBatch.of(sequences, masks, images=images)

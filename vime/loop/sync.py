@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.config.tree import Config
-from vime.data import Prompt, PromptSource, Sample, load_held_out, load_prompts, load_tokenizer
+from vime.data import ImageProcessor, Prompt, PromptSource, Sample, load_held_out, load_image_processor, load_prompts, load_tokenizer
 from vime.loop.batch import assemble, readable, rollout_metrics
 from vime.loop.clock import Progress, StepClock
 from vime.loop.cluster import Cluster
@@ -32,16 +32,18 @@ class Inputs:
     source: PromptSource
     held_out: list[Prompt]
     rewards: RewardPool
+    images: ImageProcessor | None  # of a model that sees
 
 
 @contextlib.contextmanager
 def open_inputs(config: Config) -> Iterator[Inputs]:
     """Tokenizer, prompts, held-out prompts and a reward pool with warm workers; a UserError where one of them is not right."""
     tokenizer = load_tokenizer(config.model.path)
-    prompts = load_prompts(config.data, tokenizer, config.rollout.max_prompt_tokens)
-    held_out = load_held_out(config.data, config.eval, tokenizer, config.rollout.max_prompt_tokens, prompts) if config.eval.every else []
+    images, limit = load_image_processor(config.model.path), config.rollout.max_prompt_tokens
+    prompts = load_prompts(config.data, tokenizer, limit, images=images)
+    held_out = load_held_out(config.data, config.eval, tokenizer, limit, prompts, images=images) if config.eval.every else []
     with RewardPool(config.reward) as rewards:
-        yield Inputs(tokenizer, PromptSource(prompts, config.seed, config.data.shuffle), held_out, rewards)
+        yield Inputs(tokenizer, PromptSource(prompts, config.seed, config.data.shuffle), held_out, rewards, images)
 
 
 class SyncRun:
@@ -77,7 +79,7 @@ class SyncRun:
             apply_truncated_policy(samples, self.config.rollout.truncated)
         with clock.stage("train"):
             self.turns.to_training()
-            metrics |= self.trainers.train(assemble(samples, self.config), step)
+            metrics |= self.trainers.train(assemble(samples, self.config, self.inputs.images), step)
         with clock.stage("weight_sync"):
             self._push(step + 1)
         metrics |= rollout_metrics(samples) | self.router.counts.metrics()
