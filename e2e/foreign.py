@@ -10,6 +10,7 @@ from typing import Any
 from e2e.follow import Progress
 from e2e.records import write_json
 from e2e.run_plan import RunPlan
+from e2e.verdict import claim
 from matrix.declarations import Framework
 
 READ_SHARE = 0.05  # of the time that may go into reading a log anew
@@ -28,6 +29,7 @@ def write_manifest(plan: RunPlan, framework: Framework) -> None:
             "host": platform.node(),
             "versions": {framework.name: framework.version},
             "framework": {"name": framework.name, "version": framework.version},
+            "source": claim(framework),
             "curves": {"file": framework.curves, "format": framework.format, "metrics": framework.metrics},
             "config_hash": plan.hash,
             "attempts": [],

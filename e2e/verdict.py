@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matrix.declarations import Framework
 from matrix.loader import DeclaredCell, Matrix
 from matrix.outcome import Disposition, Outcome, most_severe
 from matrix.problem import MatrixError
@@ -58,22 +59,30 @@ def judge_cell(
     A run that did not finish is judged too where it recorded a step (its curve may show why), but the cell is never better than its ending.
     """
     from reports.judge import judge
+    from reports.verdict import Ending
 
     empty = {run.seed for run in unfinished if not run.steps}
     runs = [root / cell.key / f"seed-{seed}" for seed in seeds if seed not in empty]
+    endings = [Ending(outcome=run.outcome, reason=f"seed {run.seed}: {run.reason}") for run in unfinished]
     if not runs:
-        worst = most_severe([run.outcome for run in unfinished])
-        return unjudged(matrix, cell, root, worst, next(f"seed {run.seed}: {run.reason}" for run in unfinished if run.outcome is worst), seeds)
-    found = judge(runs, baseline_directory(cell, matrix), cell.rule, declared(matrix, cell), looks_done)
-    if cell.framework:
-        words = f"run by {cell.framework.value.title} {cell.framework.value.version}: that it trains the declared recipe is the declaration's claim"
-        found = found.model_copy(update={"reasons": [*found.reasons, words]})
-    if unfinished:
-        endings = [f"seed {run.seed}: {run.reason}" for run in unfinished]
-        worst = most_severe([found.outcome, *(run.outcome for run in unfinished)])
-        reasons = [*endings, *found.reasons] if worst is not found.outcome or found.outcome is Outcome.INCOMPLETE else [*found.reasons, *endings]
-        found = found.model_copy(update={"outcome": worst, "reasons": reasons, "headline": reasons[0]})
-    return _keep(cell, root, found, seeds)
+        worst = most_severe([ending.outcome for ending in endings])
+        return unjudged(matrix, cell, root, worst, next(ending.reason for ending in endings if ending.outcome is worst), seeds)
+    baseline, rule, claims = baseline_directory(cell, matrix), cell.rule, declared(matrix, cell)
+    kept = _keep(cell, root, judge(runs, baseline, rule, claims, looks_done, pool=_pool(matrix, cell), endings=endings), seeds)
+    return replace(kept, reasons=(*kept.reasons, claim(cell.framework.value))) if cell.framework else kept
+
+
+def claim(framework: Framework) -> str:
+    """What a verdict over another framework's runs rests on, beside them."""
+    return f"run by {framework.title} {framework.version}: that it trains the declared recipe is the declaration's claim"
+
+
+def _pool(matrix: Matrix, cell: DeclaredCell) -> list[Path]:
+    """The baselines of all cells of the recipe, whose spread counts where the rule pools it."""
+    if not cell.rule.pooled:
+        return []
+    family = [other for other in matrix.cells.values() if other.recipe.value.name == cell.recipe.value.name]
+    return [folder for folder in dict.fromkeys(baseline_directory(other, matrix) for other in family) if folder.is_dir()]
 
 
 def unjudged(matrix: Matrix, cell: DeclaredCell, root: Path, outcome: Outcome, reason: str, seeds: tuple[int, ...] = (), *, keep: bool = True) -> CellVerdict:

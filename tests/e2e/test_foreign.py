@@ -65,7 +65,9 @@ def test_another_trainer_s_cell_is_judged_by_the_same_rule(tree: Path, options: 
     out = StringIO()
     verdict = run_cell(matrix, matrix.cell(CELL), options, PlainDisplay(out, every_s=0.1))
     assert verdict.outcome is Outcome.PASS, verdict.reasons
-    assert "run by another trainer 1.2: that it trains the declared recipe is the declaration's claim" in verdict.reasons
+    claim = "run by another trainer 1.2: that it trains the declared recipe is the declaration's claim"
+    assert claim in verdict.reasons
+    assert json.loads(Path(verdict.path).read_text())["candidates"][0]["provenance"]["source"] == claim
     record = read_record(options.root / "qwen3-4b.cpu.colocate__other" / "seed-100")
     assert record is not None
     assert record.command[-6:] == ["--steps", "40", "--seed", "100", "--lr", "0.0005"]
