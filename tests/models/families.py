@@ -31,6 +31,18 @@ class Case:
         facts = architecture(self.published) if isinstance(self.published, str) else self.published
         return {**twin_config(facts).config, **self.changes}
 
+    def deeper(self, layers: int) -> dict[str, Any]:
+        """The twin with more layers, all of the last one's kind."""
+        config = dict(self.config)
+        for key in ("attn_type_list", "mlp_layer_types", "layer_types"):
+            if config.get(key):
+                config[key] = [*config[key], *[config[key][-1]] * (layers - len(config[key]))]
+        return {**config, "num_hidden_layers": layers}
+
+    @property
+    def experts(self) -> int:
+        return next((int(self.config[key]) for key in ("num_experts", "n_routed_experts", "num_local_experts") if self.config.get(key)), 0)
+
     @property
     def mtp(self) -> int:
         return int(self.config.get("num_nextn_predict_layers") or 0)

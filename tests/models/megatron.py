@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def logits_of(actor: Any, sequences: Sequence[Sequence[int]] = SEQUENCES) -> lis
     output = actor.trained.model(input_ids=micro.ids_T[None], position_ids=micro.positions_T[None], attention_mask=None, packed_seq_params=packed(micro))
     vocabulary = actor.trained.shape.vocab_size
     bounds = np.cumsum([0, *(len(sequence) for sequence in sequences)])
-    return [output[0, start:stop, :vocabulary] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [output[0, start:stop, :vocabulary] for start, stop in itertools.pairwise(bounds)]
 
 
 def gap(directory: Path, expected: Sequence[torch.Tensor], sequences: Sequence[Sequence[int]] = SEQUENCES, **changes: Any) -> float:
