@@ -150,7 +150,6 @@ class Built:
     layout: Layout
     core_attention: type | None  # replaces Megatron's local attention; None means TransformerEngine's layers
     mtp: bool = False  # with the multi-token-prediction layers
-    vision_trained: bool = True  # whether a vision tower's weights are updated
 
     @property
     def first(self) -> bool:

@@ -33,11 +33,10 @@ class Images:
 class VisionTower(torch.nn.Module):
     """Hugging Face's vision model of a `vision_config`, weights not set."""
 
-    def __init__(self, vision_config: Mapping[str, Any], trained: bool):
+    def __init__(self, vision_config: Mapping[str, Any]):
         super().__init__()
         self.module = hugging_face_tower(vision_config)
         for parameter in self.module.parameters():
-            parameter.requires_grad_(trained)
             # Megatron averages such gradients over tensor-parallel ranks: they are equal already, up to kernels whose order of summation varies
             parameter.average_gradients_across_tp_domain = True  # type: ignore[attr-defined]
 
@@ -109,11 +108,11 @@ class DeepstackLayer(TransformerLayer):
 class VisionGPTModel(GPTModel):
     """GPTModel with a vision tower (`vision`) on the first stage and M-RoPE."""
 
-    def __init__(self, *args: Any, vision_config: Mapping[str, Any], vision_trained: bool = True, rotary: InterleavedRotary, **kwargs: Any):
+    def __init__(self, *args: Any, vision_config: Mapping[str, Any], rotary: InterleavedRotary, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.rotary_pos_emb = rotary
         if self.pre_process:
-            self.vision = VisionTower(vision_config, vision_trained)
+            self.vision = VisionTower(vision_config)
 
     def forward(
         self,

@@ -77,7 +77,6 @@ class VisionFamily(TextFamily):
             kind=VisionGPTModel,
             position_embedding_type="mrope",
             vision_config=tower_config(built.hf_config),
-            vision_trained=built.vision_trained,
             rotary=rotary,
         )
 
