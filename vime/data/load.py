@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from vime.config.tree import DataConfig, EvalConfig
+from vime.data import image_tasks  # noqa: F401  registers its tasks
 from vime.data.files import read_prompts
 from vime.data.images import Image, ImageProcessor
 from vime.data.sample import Prompt, RawPrompt
