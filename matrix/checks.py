@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from matrix.baseline_files import baseline_problems
+from matrix.checks_plan import missing_prerequisites, model_problems, plan_problems
 from matrix.declarations import Model, Recipe
 from matrix.fragments import Composed, Fragment, leaves
 from matrix.loader import Declared, DeclaredCell, Matrix
 from matrix.problem import Problem, Where
-from matrix.resolver import compose_cell, layout_fragments
+from matrix.resolver import compose_cell, layout_fragments, model_path
 from matrix.twins import twin_faults
 from matrix.vime_schema import PASSED_THROUGH
 from matrix.weights import fingerprint
@@ -28,12 +30,15 @@ def check(matrix: Matrix) -> list[Problem]:
         found += _undecided(matrix)
         for cell in matrix.cells.values():
             found += _cell(matrix, cell)
+        if not found:  # plans and hashes are taken of declarations that hold together
+            found += [*plan_problems(matrix), *baseline_problems(matrix)]
     else:
         found.append(Problem(Where(str(matrix.root / "schema" / "vime-config.schema.json")), "is missing: write it with 'vime config schema'"))
     return sorted(set(found))
 
 
 def _model(matrix: Matrix, model: Declared[Model]) -> Iterator[Problem]:
+    yield from model_problems(model)
     twin = model.value.twin
     if twin is None:
         return
@@ -110,7 +115,10 @@ def _undecided(matrix: Matrix) -> Iterator[Problem]:
 
 def _cell(matrix: Matrix, cell: DeclaredCell) -> Iterator[Problem]:
     composed = compose_cell(matrix, cell)
+    missing = [problem for problem in composed.problems if problem.message in model_messages(matrix, cell)]
+    composed.problems = [problem for problem in composed.problems if problem not in missing]
     yield from composed.problems
+    yield from missing_prerequisites(matrix, cell)
     for fragment in layout_fragments(matrix, cell):
         yield from _science_in_layout(matrix, fragment)
     here = cell.declared.where("id")
@@ -121,6 +129,10 @@ def _cell(matrix: Matrix, cell: DeclaredCell) -> Iterator[Problem]:
         if not any(problem.message for problem in composed.problems):
             yield Problem(composed.where(key, here), message)
     yield from _options(matrix, cell, composed)
+
+
+def model_messages(matrix: Matrix, cell: DeclaredCell) -> set[str]:
+    return {problem.message for problem in model_path(matrix, cell)[1]}
 
 
 def _science_in_layout(matrix: Matrix, fragment: Fragment) -> Iterator[Problem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from pathlib import Path
@@ -170,14 +169,9 @@ def _load(root: Path | None) -> Matrix:
 
 
 def _yaml(config: dict[str, Any]) -> str:
-    from ruamel.yaml import YAML
+    import yaml
 
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.width = 10_000
-    out = io.StringIO()
-    yaml.dump(config, out)
-    return out.getvalue()
+    return str(yaml.dump(config, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), default_flow_style=False, width=10_000, allow_unicode=True))
 
 
 def main() -> None:

@@ -182,6 +182,7 @@ def read_tree(root: Path, today: date | None = None) -> tuple[Matrix, list[Probl
     if modes:
         matrix.modes = ModeRules(modes.value, modes.document)
         reader.problems += [Problem(modes.where(*path), message) for path, message in matrix.modes.faults()]
+        reader.exclusions(modes)
     matrix.tier_rules = {tier.name: tier for tier in tiers.value.tiers} if tiers else {}
     matrix.tiers = tuple(matrix.tier_rules)
     matrix.science = ScienceTable(science.value) if science else ScienceTable()
@@ -237,6 +238,15 @@ class _Reader:
                 self.problems.append(Problem(declared.where("name"), f"name: '{own}' in a file called {path.name}: call one like the other"))
             found[own] = declared
         return found
+
+    def exclusions(self, modes: Declared[Modes]) -> None:
+        """An exclusion for a model or hardware that nobody declares excludes nothing."""
+        for index, exclusion in enumerate(modes.value.excludes):
+            for field_name, known in (("models", self.matrix.models), ("hardware", self.matrix.hardware)):
+                for name in getattr(exclusion, field_name):
+                    if name not in known and name not in self.untyped.get(field_name, ()):
+                        where = modes.where("excludes", index, field_name)
+                        self.problems.append(Problem(where, f"the exclusion matches nothing: {field_name}/{name}.yaml is not declared{nearest(name, known)}"))
 
     def cells(self) -> None:
         for path in sorted((self.root / "cells").glob("*.yaml")):

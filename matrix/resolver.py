@@ -39,16 +39,28 @@ def compose_cell(matrix: Matrix, cell: DeclaredCell) -> Composed:
     path, problems = model_path(matrix, cell)
     fragments.append(Fragment({"model": {"path": str(path)}}, cell.model.document, cell.model.at))
     composed = compose(fragments)
+    if composed.values["model"].get("load") == "torch-dist":
+        composed.values["model"].setdefault("torch_dist_path", str(torch_dist_path(matrix, path)))
     composed.problems += problems
     return composed
 
 
+def torch_dist_path(matrix: Matrix, weights: Path | str) -> Path:
+    """Where the converted form of some weights lies (`vime convert hf-to-torch-dist` makes it): beside the checkout's other caches."""
+    return matrix.root.parent / ".cache" / "torch-dist" / Path(weights).name
+
+
 def layout_fragments(matrix: Matrix, cell: DeclaredCell) -> list[Fragment]:
     """What hardware, mode and the cell itself set: where and how it runs."""
-    hardware, modes = cell.hardware, matrix.modes
+    hardware = cell.hardware
     return [
         Fragment(hardware.value.config, hardware.document, (*hardware.at, "config")),
-        *(Fragment(modes.settings[name].config, modes.document, modes.place[name]) for name in cell.id.settings),
+        *matrix.modes.fragments(cell.id.settings),
+        *(
+            Fragment(hardware.value.settings[name], hardware.document, (*hardware.at, "settings", name))
+            for name in cell.id.settings
+            if name in hardware.value.settings
+        ),
         Fragment(cell.declared.value.config, cell.declared.document, (*cell.declared.at, "config")),
     ]
 
@@ -94,7 +106,7 @@ def science(matrix: Matrix, cell: DeclaredCell) -> dict[str, Any]:
     values = matrix.science.project(composed.values, matrix.vime.defaults)
     path = values.get("data.path")
     if path:
-        values["data.path"] = {"sha256": file_hash(matrix.root.parent / path)}  # a data file is its content, wherever it lies
+        values["data.path"] = data_content(matrix, cell, path)
     result = {"version": SCIENCE_VERSION, "model": initial_weights(matrix, cell), "reward": recipe.reward.model_dump(), "config": values}
     if recipe.judge.metric.startswith("eval/"):  # then the held-out set is part of what the curve means
         given = composed.values.get("eval", {})
@@ -102,6 +114,19 @@ def science(matrix: Matrix, cell: DeclaredCell) -> dict[str, Any]:
     if recipe.config.get("megatron"):
         result["megatron"] = recipe.config["megatron"]
     return result
+
+
+def data_content(matrix: Matrix, cell: DeclaredCell, path: str) -> dict[str, str]:
+    """A data file is its content, wherever it lies; one that the checkout does not hold is what its recipe declares. Raises MatrixError for neither."""
+    recipe = cell.recipe
+    for dataset in recipe.value.datasets:
+        if dataset.file == path:
+            return {"source": dataset.source, "sha256": dataset.sha256}
+    file = matrix.root.parent / path
+    if not file.is_file():
+        where = recipe.where("config", "data", "path")
+        raise MatrixError([Problem(where, f"{path} is not in the checkout: declare it under datasets (file, source, sha256 or unpinned)")])
+    return {"sha256": file_hash(file)}
 
 
 def initial_weights(matrix: Matrix, cell: DeclaredCell) -> Mapping[str, Any]:

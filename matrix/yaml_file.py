@@ -9,15 +9,27 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+import yaml
+from yaml.error import MarkedYAMLError, YAMLError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from matrix.problem import Problem, Where, shown
 
 Path_ = tuple[str | int, ...]
 
 TAG = "tag:yaml.org,2002:"
+Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's where PyYAML has it: ten times as fast. Both leave scalars as they are
+
+# What a plain scalar is: YAML 1.2's core schema, with calendar dates so that one where text is meant is noticed. The first that matches.
+KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("null", re.compile(r"(?:~|null|Null|NULL|)")),
+    ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)")),
+    ("int", re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|[0-9][0-9_]*|0x[0-9a-fA-F_]+)")),
+    ("float", re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?)")),
+    ("float", re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")),
+    ("timestamp", re.compile(r"\d{4}-\d\d?-\d\d?(?:(?:[Tt]|[ \t]+)\d\d?:\d\d:\d\d.*)?")),
+)
+PLAIN_START = frozenset("0123456789-+.~nNtTfF")  # no other first character begins anything but text
 LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+$")
 OTHER_BASE = re.compile(r"[-+]?0[xob]", re.IGNORECASE)
 SWITCH = {"yes": "true", "on": "true", "no": "false", "off": "false"}
@@ -65,9 +77,12 @@ def read_yaml(path: Path) -> Document:
 
 
 def _compose(text: str) -> Iterator[Node]:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.version = (1, 2)
-    yield from yaml.compose_all(text)
+    loader = Parser(text)
+    try:
+        while loader.check_node():
+            yield loader.get_node()
+    finally:
+        loader.dispose()
 
 
 def _syntax_problem(file: str, error: YAMLError) -> Problem:
@@ -119,13 +134,17 @@ def _key(node: Node, line: int, document: Document) -> str | None:
 
 
 def _kind(node: Node) -> str:
-    return str(node.tag).removeprefix(TAG)
+    """Of a scalar: what its tag says, or what YAML 1.2 reads in it where it has none and no quotes."""
+    tag, text = str(node.tag), node.value
+    if tag != f"{TAG}str" or node.style or (text and text[0] not in PLAIN_START):
+        return tag.removeprefix(TAG)
+    return next((kind for kind, pattern in KINDS if pattern.fullmatch(text)), "str")
 
 
 def _trap(node: ScalarNode) -> str | None:
     """What a plain scalar is often mistaken for, with the mend, or None. Quoted scalars are what they say."""
     text = node.value
-    if node.style is not None:
+    if node.style:  # quoted; a plain scalar has none, which is "" or None by parser
         return None
     if LEADING_ZERO.fullmatch(text):
         return f'{text} begins with a zero: write {int(text.replace("_", ""))} for a number or "{text}" for text'

@@ -6,7 +6,7 @@ import pytest
 
 from matrix.checks import check
 from matrix.loader import load
-from tests.matrix.tree import CELLS, MODEL, RECIPE, edit, line_of
+from tests.matrix.tree import CELLS, MODEL, RECIPE, edit, line_of, record
 
 
 def fault(root: Path) -> str:
@@ -16,6 +16,7 @@ def fault(root: Path) -> str:
 
 
 def test_the_copied_tree_has_no_fault(tree: Path):
+    record(tree)
     assert check(load(tree)) == []
 
 

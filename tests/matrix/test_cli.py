@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.tree import CELL, MODEL, RECIPE, edit
+from tests.matrix.tree import CELL, MODEL, RECIPE, edit, record
 
 BLOCKER = """
 import sys
@@ -67,6 +67,7 @@ def test_show_says_what_the_science_hash_is_taken_of(tree: Path):
 
 
 def test_check_of_a_good_tree(tree: Path):
+    record(tree)
     done = matrix("check", root=tree)
     assert (done.returncode, done.stdout.strip()) == (0, "2 cells, 1 models, 1 hardware, 1 recipes: no fault")
 

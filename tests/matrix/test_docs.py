@@ -11,7 +11,7 @@ from matrix.checks import check
 from matrix.loader import ROOT, load
 from matrix.problem import MatrixError
 from matrix.resolver import resolve, science_hash
-from tests.matrix.tree import CELL, CELLS
+from tests.matrix.tree import CELL, CELLS, record
 
 EXAMPLE = re.compile(r'```yaml \{file=matrix/(?P<file>\S+?)(?P<append> append)?(?: replace="(?P<replace>[^"]+)")?\}\n(?P<text>.*?)```', re.DOTALL)
 
@@ -37,6 +37,7 @@ def test_all_examples_together_are_a_tree_without_a_fault(tree: Path):
     assert set(examples()) == {CELLS, "models/qwen3-8b.yaml", "modes.yaml", "hardware/bigcpu.yaml", "quarantine.yaml"}
     apply(tree, *examples())
     (tree / CELLS).write_text((tree / CELLS).read_text() + "  - {id: qwen3-4b.bigcpu.colocate+eager, recipe: spell-backward, tiers: [nightly]}\n")
+    record(tree)
     matrix = load(tree)
     assert check(matrix) == []
     assert resolve("qwen3-4b.cpu.non-colocate@dp2", 100, matrix)["parallel"] == {"data": 2}

@@ -141,7 +141,9 @@ def test_excluded_settings_do_not_meet_in_a_cell(tree: Path):
     add_graph(tree)
     edit(tree, "modes.yaml", "excludes: []", "excludes: [{settings: [colocate, graph], reason: no graphs on shared devices}]")
     edit(tree, CELLS, "id: qwen3-4b.cpu.colocate", "id: qwen3-4b.cpu.colocate+graph")
-    assert "colocate and graph exclude each other: no graphs on shared devices" in fault(tree)
+    text = fault(tree)
+    assert "colocate and graph exclude each other" in text
+    assert f"modes.yaml:{line_of(tree, 'modes.yaml', 'no graphs')}): no graphs on shared devices; remove the cell, or the exclusion" in text
 
 
 def quarantine(root: Path, cell: str, expires: str) -> None:
