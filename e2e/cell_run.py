@@ -75,12 +75,13 @@ def _make_and_judge(matrix: Matrix, cell: DeclaredCell, options: Options, displa
     more = [] if options.seeds else [seed for seed in candidate_seeds(cell, most) if seed not in seeds]
     records: dict[int, RunRecord | None] = {}
     while True:
-        try:
-            for seed in seeds:
-                if seed not in records:
-                    records[seed] = _run_one(matrix, cell, seed, options, display)
-        except LeaseError as error:
-            return _not_run(matrix, cell, options, records, Unfinished(seed, Outcome.NOT_RUN, str(error), 0), judge)
+        for seed in seeds:
+            if seed in records:
+                continue
+            try:
+                records[seed] = _run_one(matrix, cell, seed, options, display)
+            except LeaseError as error:
+                return _not_run(matrix, cell, options, records, Unfinished(seed, Outcome.NOT_RUN, str(error), 0), judge)
         if not options.judge:
             return _runs_only(cell, records)
         verdict = _verdict(matrix, cell, options, records, judge)

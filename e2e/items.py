@@ -11,9 +11,17 @@ import pytest
 
 if TYPE_CHECKING:
     from e2e.selection import Selection
+    from e2e.verdict import CellVerdict
     from matrix.loader import DeclaredCell
 
 VERDICT = "vime_verdict"  # name of the user property that carries the verdict, also from xdist's workers
+
+
+def as_property(cell: DeclaredCell, verdict: CellVerdict) -> dict[str, Any]:
+    """A verdict as plain data, which passes from a worker to its controller."""
+    from e2e.verdict import disposition
+
+    return {**asdict(verdict), "outcome": None if verdict.outcome is None else str(verdict.outcome), "disposition": disposition(cell, verdict)}
 
 
 class CellNotPassed(Exception):
@@ -44,7 +52,6 @@ class CellItem(pytest.Item):
     def runtest(self) -> None:
         from e2e.cell_run import run_cell
         from e2e.live import display
-        from e2e.verdict import disposition
         from matrix.outcome import Disposition, Outcome
 
         capture = self.config.pluginmanager.getplugin("capturemanager")
@@ -53,9 +60,7 @@ class CellItem(pytest.Item):
         with capture.global_and_fixture_disabled(), display() as shown:
             verdict = run_cell(self.selection.matrix, self.cell, self.selection.options, shown)
         outcome = verdict.outcome
-        self.user_properties.append(
-            (VERDICT, {**asdict(verdict), "outcome": None if outcome is None else str(outcome), "disposition": disposition(self.cell, verdict)})
-        )
+        self.user_properties.append((VERDICT, as_property(self.cell, verdict)))
         if outcome is None or outcome is Outcome.PASS:
             return
         if outcome is Outcome.NOT_RUN:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from e2e.items import VERDICT, CellFile, CellItem
+from e2e.items import VERDICT, CellFile, CellItem, as_property
 from e2e.selection import Selection
 from e2e.summary import exit_code, table, write_report
+from e2e.verdict import unjudged
+from matrix.outcome import Outcome
 
 
 class CellSession:
@@ -53,20 +55,35 @@ class CellSession:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         found = [dict(value) for name, value in report.user_properties if name == VERDICT and isinstance(value, dict)] if report.when == "call" else []
+        if report.when not in ("setup", "call", "teardown") and report.failed:  # xdist's word for a worker that is gone
+            found = [self._without_end(Outcome.INCOMPLETE, "the pytest worker that ran it was lost", report.nodeid.rpartition("::")[2])]
         self.verdicts += found
         self.broken += report.failed and not found
+
+    def _without_end(self, outcome: Outcome, reason: str, name: str) -> dict[str, Any]:
+        """The verdict, kept in the results root too, of a cell that has none from its item."""
+        cell = self.selection.matrix.cell(name)
+        return as_property(cell, unjudged(self.selection.matrix, cell, self.selection.options.root, outcome, reason, keep=self.selection.options.judge))
+
+    def _told(self) -> list[dict[str, Any]]:
+        """The verdict of every cell selected: one that the session did not come to is NOT_RUN."""
+        known = {verdict["cell"] for verdict in self.verdicts}
+        self.verdicts += [
+            self._without_end(Outcome.NOT_RUN, "the session ended before its turn", str(cell)) for cell in self.selection.cells if str(cell) not in known
+        ]
+        return self.verdicts
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """The exit code is the most severe blocking outcome's, where cells ran and nothing else failed."""
         if self.verdicts and not self.broken and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not hasattr(self.config, "workerinput"):
-            session.exitstatus = exit_code(self.verdicts)
+            session.exitstatus = exit_code(self._told())
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self.verdicts:
             return
         terminalreporter.section("cells")
-        for line in table(self.verdicts):
+        for line in table(self._told()):
             terminalreporter.write_line(line)
         if self.selection.options.judge:
             directory = self.config.invocation_params.dir / self.config.getoption("--report")

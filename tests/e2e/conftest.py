@@ -70,11 +70,11 @@ def options(tmp_path: Path) -> Options:
 
 @pytest.fixture
 def behave(tmp_path: Path) -> Callable[..., None]:
-    """`behave(seed_100="crash at 3")`: how the fake training behaves, by seed."""
+    """`behave(seed_100="crash at 3")`: how the fake training behaves, by seed; `behave({"<cell key>/seed-100": …})` of one cell."""
 
-    def write(**behaviour: str) -> None:
+    def write(by_cell: dict[str, str] | None = None, **behaviour: str) -> None:
         root = tmp_path / "results"
         root.mkdir(exist_ok=True)
-        (root / "behaviour.json").write_text(json.dumps({name.replace("_", "-"): text for name, text in behaviour.items()}))
+        (root / "behaviour.json").write_text(json.dumps({name.replace("_", "-"): text for name, text in behaviour.items()} | (by_cell or {})))
 
     return write

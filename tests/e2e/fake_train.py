@@ -1,7 +1,7 @@
 """A stand-in for `vime train` in tests of the runner: `fake_train.py CONFIG --out RUN` writes a run directory as vime does, with a curve made up from the seed.
 
 How it behaves is said by a file `behaviour.json` in the current results root (two levels above RUN), so that the command stays the same for all tests:
-{"seed-100": "crash at 3"}; the behaviours are the keys of BEHAVIOURS below, `ok` is the default.
+{"seed-100": "crash at 3"}, or {"<cell key>/seed-100": …} for one cell; the behaviours are the keys of BEHAVIOURS below, `ok` is the default.
 """
 
 from __future__ import annotations
@@ -131,6 +131,17 @@ def litter(run: FakeRun, argument: str) -> int:
     return ok(run, "")
 
 
+def assassin(run: FakeRun, argument: str) -> int:
+    """Kills the process that started its guard: the runner, a worker of pytest-xdist for instance."""
+    run.first(3)
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    runner = int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid:")))
+    (run.out / "child.pid").write_text(f"{os.getpid()}")
+    os.kill(runner, signal.SIGKILL)
+    time.sleep(600)
+    return 0
+
+
 def fault(run: FakeRun, argument: str) -> int:
     """Trains to the end and learns nothing."""
     for step in range(run.steps):
@@ -146,7 +157,7 @@ def fault(run: FakeRun, argument: str) -> int:
 
 
 BEHAVIOURS: dict[str, Callable[[FakeRun, str], int]] = {
-    name: globals()[name] for name in ("ok", "crash", "infra", "short", "killed", "stall", "torn", "deaf", "litter", "fault")
+    name: globals()[name] for name in ("ok", "crash", "infra", "short", "killed", "stall", "torn", "deaf", "litter", "assassin", "fault")
 }
 
 
@@ -154,7 +165,8 @@ def main() -> int:
     config = json.loads(Path(sys.argv[1]).read_text())
     out = Path(sys.argv[sys.argv.index("--out") + 1])
     plan = out.parent.parent / "behaviour.json"
-    behaviour = json.loads(plan.read_text()).get(out.name, "ok") if plan.exists() else "ok"
+    told = json.loads(plan.read_text()) if plan.exists() else {}
+    behaviour = told.get(f"{out.parent.name}/{out.name}") or told.get(out.name, "ok")
     name, _, argument = behaviour.partition(" at ")
     return BEHAVIOURS[name](FakeRun(config, out), argument)
 

@@ -170,6 +170,33 @@ def test_two_cells_run_at_once_under_xdist(tree: Path):
     assert f"{CELL} seed 100  finished: 40/40 steps" in out
 
 
+@pytest.mark.timeout(120)
+def test_a_lost_worker_loses_its_cell_alone_and_leaves_nothing_behind(tree: Path, behave: Callable[..., None]):
+    behave({f"{CELL}/seed-100": "assassin"})
+    code, out = pytest_run(tree, "-m", "cpu_e2e", "-n", "2")
+    assert code == Outcome.INCOMPLETE.exit_code, out
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("qwen3") and " seeds " in line}
+    assert "INCOMPLETE" in rows[CELL]
+    assert "the pytest worker that ran it was lost" in rows[CELL]
+    assert "NO_BASELINE" in rows[OTHER]
+    results = tree.parent.parent / "results" / CELL
+    assert len(list(results.glob("verdicts/*.json"))) == 1
+    pid = int((results / "seed-100" / "child.pid").read_text())
+    end = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < end, "the run outlived its worker"
+        time.sleep(0.1)
+
+
+def test_cells_that_the_session_did_not_come_to_are_not_run(tree: Path):
+    code, out = pytest_run(tree, "-m", "cpu_e2e", "-x")
+    assert code == Outcome.NO_BASELINE.exit_code, out
+    rows = [line for line in out.splitlines() if line.startswith("qwen3") and " seeds " in line]
+    assert len(rows) == 2
+    assert "NOT_RUN" in rows[1]
+    assert "the session ended before its turn" in rows[1]
+
+
 def test_an_ordinary_session_collects_no_cell_and_loads_nothing_of_the_matrix(tmp_path: Path):
     heavy = "m.split('.')[0] in ('matrix', 'reports', 'torch') or m.startswith('e2e.') and m not in ('e2e.plugin', 'e2e.markers')"
     (tmp_path / "test_it.py").write_text(f"import sys\ndef test_it():\n    assert not [m for m in sys.modules if {heavy}]\n")
