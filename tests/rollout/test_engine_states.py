@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -43,11 +43,11 @@ class ScriptedAdapter:
     def start(self, spec: EngineSpec) -> None:
         self._do("start")
 
-    def add(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, seed: int | None, max_tokens: int) -> None:
+    def add(self, request_id: str, prompt: Mapping[str, Any], sampling: Sampling, seed: int | None, max_tokens: int) -> None:
         self.running[request_id] = ([], max_tokens)
 
-    def add_scoring(self, request_id: str, ids: Sequence[int]) -> None:
-        self.running[request_id] = (list(ids), 0)
+    def add_scoring(self, request_id: str, prompt: Mapping[str, Any]) -> None:
+        self.running[request_id] = (list(prompt["prompt_token_ids"]), 0)
 
     def step(self) -> list[Output]:
         time.sleep(self.step_s)

@@ -11,8 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from vime.config.tree import Config
+from vime.data.images import Image
 from vime.errors import RunError
 from vime.platforms import registry
+from vime.rollout.pictures import check_expanded, engine_prompt
 from vime.rollout.results import check_unique, scored, to_results
 from vime.rollout.start import end_ids, engine_spec, model_config, start_engine
 from vime.rollout.types import GenRequest, GenResult, Sampling
@@ -55,6 +57,7 @@ class EngineActor:
         self.config, self.index = config, index
         self.platform = registry.get(config.platform)
         self._eos, self._vocabulary = end_ids(model_path), int(model_config(model_path)["vocab_size"])
+        self._image_token: int | None = model_config(model_path).get("image_token_id")
         version = installed_version()
         self._adapter: VllmAdapter = adapter_for(version)
         self._spec = spec = engine_spec(config, model_path, load_weights=weights_version is not None)
@@ -81,24 +84,33 @@ class EngineActor:
             self._check_ids(f"sample {request.sample_id}", request.prompt_ids, "rollout")
         sampling = replace(sampling, stop_token_ids=tuple(sorted({*sampling.stop_token_ids, *self._eos})))
         check_unique(request.sample_id for request in requests)
+        pictures: dict[str, Any] = {}
+        prompts = [engine_prompt(request.prompt_ids, request.images, self._image_token, pictures) for request in requests]
         with self._turn:
             self._wait_clean("rollout")
-            for request in requests:
-                self._adapter.add(request.sample_id, request.prompt_ids, sampling, request.seed, request.max_tokens)
+            for request, prompt in zip(requests, prompts, strict=True):
+                self._adapter.add(request.sample_id, prompt, sampling, request.seed, request.max_tokens)
                 self._running[request.sample_id] = self._version
         ended = self._run([request.sample_id for request in requests], "rollout", self.config.timeouts.rollout_s)
         found = [ended[request.sample_id] for request in requests]
+        for request, (output, _) in zip(requests, found, strict=True):
+            if request.images and output.finish_reason != "abort":
+                check_expanded(f"sample {request.sample_id}", request.prompt_ids, output.prompt_ids)
         return to_results([output for output, _ in found], [version for _, version in found], set(sampling.stop_token_ids))
 
-    def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Teacher-forced float32[len−1] of each sequence at temperature 1: log p(id t | ids before t), t ≥ 1. Raises `RunError` when dirty."""
+    def logprobs(self, sequences: Sequence[Sequence[int]], images: Sequence[tuple[Image, ...]] | None = None) -> list[np.ndarray]:
+        """Teacher-forced float32[len−1] of each sequence at temperature 1: log p(id t | ids before t), t ≥ 1. `images`: those of each sequence. Raises
+        `RunError` when dirty."""
         for number, ids in enumerate(sequences):
             self._check_ids(f"sequence {number}", ids, "engine log-probs")
+        pictures: dict[str, Any] = {}
+        given = images or [()] * len(sequences)
+        prompts = [engine_prompt(ids, own, self._image_token, pictures) for ids, own in zip(sequences, given, strict=True)]
         names = [f"score-{threading.get_ident()}-{time.monotonic_ns()}-{number}" for number in range(len(sequences))]
         with self._turn:
             self._wait_clean("engine log-probs")
-            for name, ids in zip(names, sequences, strict=True):
-                self._adapter.add_scoring(name, ids)
+            for name, prompt in zip(names, prompts, strict=True):
+                self._adapter.add_scoring(name, prompt)
                 self._running[name] = self._version
         outputs = self._run(names, "engine log-probs", self.config.timeouts.rollout_s, while_paused=True)
         return [scored(outputs[name][0], ids) for name, ids in zip(names, sequences, strict=True)]

@@ -68,7 +68,8 @@ class Router:
         sampling = Sampling(self.config.eval.temperature, 1.0, -1, self.end_ids, "eval")
         limit, seed = self.config.rollout.max_response_tokens, self.config.eval.seed
         requests = {
-            number: [GenRequest(f"eval-{step}-{number}-0", prompt.ids, request_seed(seed, step, number, 0), limit)] for number, prompt in enumerate(prompts)
+            number: [GenRequest(f"eval-{step}-{number}-0", prompt.ids, request_seed(seed, step, number, 0), limit, prompt.images)]
+            for number, prompt in enumerate(prompts)
         }
         done, failed = self._try_all(requests, sampling)
         if failed:
@@ -81,7 +82,7 @@ class Router:
         rollout = self.config.rollout
         indices = range(rollout.samples_per_prompt)
         seeds = [request_seed(self.config.seed, step, group, index) if rollout.deterministic else None for index in indices]
-        return [GenRequest(f"{step}-{group}-{index}", prompt.ids, seeds[index], rollout.max_response_tokens) for index in indices]
+        return [GenRequest(f"{step}-{group}-{index}", prompt.ids, seeds[index], rollout.max_response_tokens, prompt.images) for index in indices]
 
     def _try_all(self, requests: dict[int, list[GenRequest]], sampling: Sampling) -> tuple[dict[int, list[GenResult]], Failed]:
         """Every group once: (results by group, requests and message of the groups that failed)."""

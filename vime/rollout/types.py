@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vime.data.images import Image
 from vime.errors import UserError
 
 Purpose = Literal["train", "eval"]
@@ -38,12 +39,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GenRequest:
-    """One answer to generate; `sample_id` is unique in the run. `seed` None: not repeatable."""
+    """One answer to generate; `sample_id` is unique in the run. `prompt_ids` hold every token of `images`. `seed` None: not repeatable."""
 
     sample_id: str
     prompt_ids: list[int]
     seed: int | None
     max_tokens: int
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ import numpy as np
 from vime.errors import UserError
 from vime.rollout.types import Sampling
 
+Prompt = Mapping[str, Any]  # "prompt_token_ids" and, with images, "multi_modal_data" and "multi_modal_uuids" (`vime.rollout.pictures`)
 BACKEND = "vime"  # the name our weight-transfer engine has in vLLM's registry
 
 OWNED = MappingProxyType(
@@ -42,18 +43,21 @@ class EngineSpec:
     tensor_parallel: int = 1
     load_weights: bool = True  # False: dummy weights, to be overwritten by the first sync
     eager: bool = True
+    sees: bool = False  # the model has a vision tower
     options: Mapping[str, Any] = field(default_factory=dict)  # the configuration's `vllm:` block, passed through whole
 
 
 @dataclass(frozen=True)
 class Output:
-    """A request that ended. `prompt_logprobs` float32[P−1] where asked for: of each prompt id given those before it, at temperature 1."""
+    """A request that ended. `prompt_logprobs` float32[P−1] where asked for: of each prompt id given those before it, at temperature 1. `prompt_ids`: what the
+    engine made of the prompt and its images, where it has any."""
 
     request_id: str
     token_ids: list[int]
     logprobs: np.ndarray | None  # float32[R]
     finish_reason: str | None
     prompt_logprobs: np.ndarray | None = None
+    prompt_ids: Sequence[int] | None = None
 
 
 class VllmAdapter(Protocol):
@@ -64,11 +68,11 @@ class VllmAdapter(Protocol):
     def start(self, spec: EngineSpec) -> None:
         """Build the engine. Whatever vLLM raises comes through."""
 
-    def add(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, seed: int | None, max_tokens: int) -> None:
+    def add(self, request_id: str, prompt: Prompt, sampling: Sampling, seed: int | None, max_tokens: int) -> None:
         """Queue one request; order of arrival is order of service."""
 
-    def add_scoring(self, request_id: str, ids: Sequence[int]) -> None:
-        """Queue a teacher-forced request: its `Output.prompt_logprobs` are those of `ids`."""
+    def add_scoring(self, request_id: str, prompt: Prompt) -> None:
+        """Queue a teacher-forced request: its `Output.prompt_logprobs` are those of the prompt's ids."""
 
     def step(self) -> list[Output]:
         """One scheduler step; the requests that ended in it."""

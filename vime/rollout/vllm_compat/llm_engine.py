@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from vime.rollout.types import Sampling
-from vime.rollout.vllm_compat.base import BACKEND, EngineSpec, Output, check_options
+from vime.rollout.vllm_compat.base import BACKEND, EngineSpec, Output, Prompt, check_options
+
+IMAGES = 8  # of one prompt, unless `vllm.limit_mm_per_prompt` says otherwise
 
 
 class LLMEngineAdapter:
@@ -29,12 +31,12 @@ class LLMEngineAdapter:
         arguments = engine_arguments(spec, f"{self.worker_module}.WorkerExtension")
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, weight_transfer_config=WeightTransferConfig(backend=BACKEND)))
 
-    def add(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, seed: int | None, max_tokens: int) -> None:
+    def add(self, request_id: str, prompt: Prompt, sampling: Sampling, seed: int | None, max_tokens: int) -> None:
         params = copy.copy(checked_params(sampling))
         params.seed, params.max_tokens = seed, max_tokens
-        self._engine.add_request(request_id, {"prompt_token_ids": list(prompt_ids)}, params)
+        self._engine.add_request(request_id, dict(prompt), params)
 
-    def add_scoring(self, request_id: str, ids: Sequence[int]) -> None:
+    def add_scoring(self, request_id: str, prompt: Prompt) -> None:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         params = SamplingParams(
@@ -46,7 +48,7 @@ class LLMEngineAdapter:
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
         )
-        self._engine.add_request(request_id, {"prompt_token_ids": list(ids)}, params)
+        self._engine.add_request(request_id, dict(prompt), params)
 
     def step(self) -> list[Output]:
         return [to_output(item) for item in self._engine.step() if item.finished]
@@ -91,10 +93,11 @@ def engine_arguments(spec: EngineSpec, extension: str) -> dict[str, Any]:
         "enforce_eager": spec.eager,
         "disable_log_stats": True,
         "load_format": "auto" if spec.load_weights else "dummy",
+        **({"limit_mm_per_prompt": {"image": IMAGES, "video": 0}} if spec.sees else {}),
     }
     owned = {
         "model": spec.model_path,
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not spec.sees,  # where there are images, Hugging Face's processor wants the tokenizer beside it
         "dtype": spec.dtype,
         "seed": 0,
         "tensor_parallel_size": spec.tensor_parallel,
@@ -125,7 +128,8 @@ def checked_params(sampling: Sampling) -> Any:
 def to_output(item: Any) -> Output:
     """From vLLM's `RequestOutput` with flat log-probs."""
     answer = item.outputs[0]
-    return Output(item.request_id, list(answer.token_ids), first_of_each(answer.logprobs), answer.finish_reason, first_of_each(item.prompt_logprobs))
+    scores = first_of_each(item.prompt_logprobs)
+    return Output(item.request_id, list(answer.token_ids), first_of_each(answer.logprobs), answer.finish_reason, scores, item.prompt_token_ids)
 
 
 def first_of_each(flat: Any) -> np.ndarray | None:
