@@ -21,6 +21,7 @@ from vime.training.batch import MicroBatch, TrainBatch, pack
 from vime.training.checkpoint_writer import Save
 from vime.training.distributed import initialise, shut_down
 from vime.training.forward import Runner, Scores
+from vime.training.images import ImageBatch
 from vime.training.metrics import Meter
 from vime.training.model import Trained, bare_model, build, set_rate
 from vime.training.objective import Counts, PolicyObjective, SupervisedObjective
@@ -94,9 +95,9 @@ class TrainerActor:
         self._step(update, SupervisedObjective(update.counts, meter), meter, step)
         return self._report(meter, step, sampler_check=False)
 
-    def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray] | None:
+    def logprobs(self, sequences: Sequence[Sequence[int]], images: ImageBatch | None = None) -> list[np.ndarray] | None:
         """log p of every token but the first of each sequence, teacher-forced, temperature 1: float32[len − 1] each, on the reporting rank, None elsewhere."""
-        batch = TrainBatch.of(sequences, [[0] + [1] * (len(sequence) - 1) for sequence in sequences])
+        batch = TrainBatch.of(sequences, [[0] + [1] * (len(sequence) - 1) for sequence in sequences], images=images)
         (update,) = self._updates(batch, 1, None)
         values = torch.zeros(len(batch.ids), dtype=torch.float32)
         for scores in self.runner.score(update.micros):

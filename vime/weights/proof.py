@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from vime.config.tree import Config
+from vime.data.images import Image, ImageProcessor, load_image_processor
+from vime.data.sample import Prompt
 from vime.errors import RunError
+from vime.training.images import ImageBatch, image_batch
 from vime.weights.connection import Connection
 from vime.weights.handles import Handle
 from vime.weights.plan import STAGE
@@ -76,9 +80,14 @@ def compare_held(engine: int, sent: Mapping[str, str], held: Mapping[str, str]) 
 
 
 def probe(trainers: Sequence[Handle], engines: Sequence[Handle], config: Config, dtype: str, wait: Wait) -> tuple[float, float]:
-    """Teacher-forced log-probs of fixed sequences by trainer and engines: (mean, largest) gap over all engines. Raises `RunError` outside the dtype's band."""
-    sequences = probe_sequences(config)
-    results = wait([worker.call("logprobs", sequences) for worker in [*trainers, *engines]])
+    """Teacher-forced log-probs of fixed sequences, and pictures if the model sees, by trainer and engines: (mean, largest) gap over all engines. Raises
+    `RunError` outside the dtype's band."""
+    sequences, images, batch = [*probe_sequences(config)], None, None
+    processor = load_image_processor(config.model.path)
+    if processor is not None:
+        sequences, images, batch = with_picture(sequences, processor)
+    to_trainers, to_engines = ((sequences,), (sequences,)) if processor is None else ((sequences, batch), (sequences, images))
+    results = wait([worker.call("logprobs", *to_trainers) for worker in trainers] + [engine.call("logprobs", *to_engines) for engine in engines])
     reference = next((result for result in results[: len(trainers)] if result), None)
     if reference is None:
         raise RunError(STAGE, "the trainers returned no log-probs for the weight probe")
@@ -98,6 +107,27 @@ def check_gap(engine: int, dtype: str, reference: Sequence[np.ndarray], held: Se
         f"engine {engine} does not compute with the weights it received: its log-probs on the probe differ from the trainer's by {mean:.3g} on average "
         f"and {largest:.3g} at most (allowed for {dtype}: {allowed_mean:g} and {allowed_largest:g}), although every tensor arrived unchanged",
     )
+
+
+def with_picture(sequences: list[list[int]], processor: ImageProcessor) -> tuple[list[list[int]], list[tuple[Image, ...]], ImageBatch | None]:
+    """The sequences, and before the first half of each a picture of noise where the sequence can hold its tokens: what vision tower and deepstack compute is
+    part of the proof. Returns ids, the images of each for the engines, and the images of all for the trainers."""
+    image = processor.image(noise_picture(), "the weight probe")
+    mark = processor.expanded(processor.mark_ids, [image], "the weight probe")
+    plain = [[id_ for id_ in ids if id_ not in processor.mark_ids] for ids in sequences]
+    prompts = [Prompt(number, "", [*mark, *ids[len(mark) :]], None, {}, (image,)) for number, ids in enumerate(plain) if len(mark) < len(ids)]
+    prompts += [Prompt(number, "", ids, None) for number, ids in enumerate(plain)]
+    batch = image_batch(prompts, [len(prompt.ids) for prompt in prompts], processor)
+    return [prompt.ids for prompt in prompts], [prompt.images for prompt in prompts], batch
+
+
+def noise_picture() -> bytes:
+    """A PNG of 64 × 64 random pixels, the same everywhere."""
+    from PIL import Image as Pillow
+
+    buffer = io.BytesIO()
+    Pillow.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def probe_sequences(config: Config) -> list[list[int]]:
