@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="Look at configurations without running anything.")
 app.add_typer(config_app, name="config")
+convert_app = typer.Typer(no_args_is_help=True, help="Turn weights from Hugging Face's format into Megatron's torch_dist format and back, on the CPU.")
+app.add_typer(convert_app, name="convert")
 
 File = Annotated[Path, typer.Argument(help="A configuration or recipe (YAML). `vime config schema` describes every key.", show_default=False)]
 Set = Annotated[
@@ -101,6 +103,30 @@ def doctor(
     from vime import doctor as module
 
     raise typer.Exit(module.run(platform, as_json))
+
+
+@convert_app.command("hf-to-torch-dist")
+def convert_hf_to_torch_dist(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face model directory (config.json, *.safetensors).", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The checkpoint directory to write.", show_default=False)],
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16. Default: config.json's.", show_default=False)] = None,
+) -> None:
+    """Write a checkpoint of weights alone; any layout starts from it with model.load: torch-dist and model.torch_dist_path."""
+    from vime.convert import hf_to_torch_dist
+
+    hf_to_torch_dist(model, out, dtype)  # type: ignore[arg-type]
+
+
+@convert_app.command("torch-dist-to-hf")
+def convert_torch_dist_to_hf(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint: one of <run>/checkpoints, or a converted one.", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="The Hugging Face directory whose config.json and tokenizer it belongs to.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The Hugging Face directory to write.", show_default=False)],
+) -> None:
+    """Write the weights of a checkpoint as a Hugging Face directory."""
+    from vime.convert import torch_dist_to_hf
+
+    torch_dist_to_hf(checkpoint, model, out)
 
 
 @config_app.command("show")

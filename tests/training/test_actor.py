@@ -323,7 +323,6 @@ def test_random_weights_are_hugging_faces_kind_and_follow_their_seed(tmp_path):
         ({"megatron": {"ddp": {"overlap_param_gather": True}}}, r"megatron.ddp.overlap_param_gather would leave the weights ungathered"),
         ({"megatron": {"model": {"recompute_granularty": "full"}}}, r"no such field; did you mean recompute_granularity\?"),
         ({"megatron": {"modle": {}}}, r"megatron.modle: there is no such block"),
-        ({"parallel": {"context": 2}}, "parallel.context 2: context parallelism is not supported"),
         ({"model": {"dtype": "float16"}}, "model.dtype: float16 needs loss scaling"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +103,23 @@ def _same_as_original(checkpoint: Checkpoint, alias: str, name: str) -> None:
 
 
 @torch.no_grad()
-def load_hf(model: torch.nn.Module, path: str | Path, table: WeightTable, layout: Layout) -> None:
-    """Fill a bare GPTModel with the weights of a Hugging Face directory, cast to the parameters' dtype; rows that only pad the vocabulary become 0."""
+def load_hf(
+    model: torch.nn.Module, path: str | Path, table: WeightTable, layout: Layout, progress: Callable[[int, int, int], None] = lambda done, total, nbytes: None
+) -> None:
+    """Fill a bare GPTModel with the weights of a Hugging Face directory, cast to the parameters' dtype; rows that only pad the vocabulary become 0.
+
+    `progress` is told after each parameter: parameters done, of how many, and its bytes.
+    """
     checkpoint = Checkpoint(path)
     check_tensors(checkpoint, table)
-    for name, parameter in local_weights(model):
+    weights = list(local_weights(model))
+    for done, (name, parameter) in enumerate(weights, 1):
         pieces = [piece for piece in table.pieces(name, layout) if not piece.alias]
         if sum(torch.Size(piece.shape).numel() for piece in pieces) < parameter.numel():
             parameter.zero_()
         for piece in pieces:
             copy_into(parameter, piece, checkpoint.tensor(piece.hf_name)[piece.hf_slice])
+        progress(done, len(weights), parameter.nbytes)
 
 
 def copy_into(parameter: torch.Tensor, piece: Piece, data: torch.Tensor) -> None:

@@ -61,7 +61,8 @@ def facts(hf_config: HfConfig, family: str) -> dict[str, Any]:
 
 def experts(hf_config: HfConfig) -> dict[str, Any]:
     """The routed experts and the layers that have them."""
-    count, layers = setting(hf_config, "num_experts", 0), need(hf_config, "num_hidden_layers")
+    count = setting(hf_config, "num_experts", setting(hf_config, "num_local_experts", 0))  # transformers 5 writes the second name
+    layers = need(hf_config, "num_hidden_layers")
     step, dense = setting(hf_config, "decoder_sparse_step", 1), set(setting(hf_config, "mlp_only_layers", None) or ())
     routed = Experts(
         count=count,

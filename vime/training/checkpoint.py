@@ -93,9 +93,17 @@ def begin(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int |
     """Start a save; it is a checkpoint once every rank has called `finish` on what this returns. With `background` the state is copied and its files are
     written by a thread, while training may go on."""
     path = Path(path)
-    meta = {"format": FORMAT, "model": fingerprint(trained), "world_size": dist.get_world_size(), "extra": extra}
+    whole = trained.optimizer is not None
+    meta = {
+        "format": FORMAT,
+        "model": fingerprint(trained),
+        "dtype": str(trained.config.params_dtype).removeprefix("torch."),
+        "world_size": dist.get_world_size(),
+        "weights_only": not whole,
+        "extra": extra,
+    }
     publish = (lambda: prune(path.parent, keep)) if keep is not None else None
-    return Save(_state(trained, loading=False), path, meta, publish, background=background)
+    return Save(_state(trained, loading=False, optimizer=whole, random_states=whole), path, meta, publish, background=background)
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------------------------------------
@@ -114,6 +122,8 @@ def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[
     if meta["model"] != fingerprint(trained):
         raise UserError(f"{path}: holds another model: {meta['model']}, model.path describes {fingerprint(trained)}")
     state = _state(trained, loading=True, optimizer=optimizer, random_states=optimizer and meta["world_size"] == dist.get_world_size())
+    if optimizer and meta.get("weights_only"):
+        raise UserError(f"{path}: holds weights alone, no optimizer to go on with: start from it with model.load: torch-dist")
     try:
         loaded = dist_checkpointing.load(state, str(path))
     except (CheckpointingException, OSError, EOFError, RuntimeError) as error:
@@ -122,7 +132,7 @@ def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[
     if optimizer:
         trained.optimizer.load_state_dict(loaded["optimizer"])
         own_step_counters(trained.optimizer)
-    else:
+    elif trained.optimizer is not None:
         trained.optimizer.reload_model_params()
     if "random" in loaded:
         _set_random_states(loaded["random"], _device(trained))
@@ -152,8 +162,9 @@ def prepare_optimizer_state(optimizer: Any) -> None:
 
 
 def fingerprint(trained: Trained) -> str:
-    """Of the architecture: family and every tensor's name and shape."""
-    names = json.dumps({name: list(shape) for name, shape in trained.table.shapes.items()})
+    """Of the architecture: family and every tensor's name and shape, the draft model's (MTP layers) apart."""
+    table = trained.table
+    names = json.dumps({name: list(shape) for name, shape in table.shapes.items() if name not in table.draft and name not in table.aliases})
     return f"{trained.family.name} {hashlib.sha256(names.encode()).hexdigest()[:16]}"
 
 

@@ -33,8 +33,8 @@ class Trained:
     layout: Layout
     config: Any  # megatron's TransformerConfig
     model: torch.nn.Module  # the bare GPTModel
-    ddp: Any
-    optimizer: Any
+    ddp: Any = None
+    optimizer: Any = None
 
 
 def overrides(config: Config, block: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def torch_dtype(name: str, key: str = "model.dtype") -> torch.dtype:
     return dtype
 
 
-def transformer_config(config: Config, family: Family, hf_config: Mapping[str, Any], device_type: str) -> Any:
+def transformer_config(config: Config, family: Family, hf_config: Mapping[str, Any], device_type: str, *, mtp: bool = False) -> Any:
     """The TransformerConfig of a run. Raises UserError for a layout or a setting that cannot be had."""
     parallel = config.parallel
     _check_layout(config, family, hf_config)
@@ -115,7 +115,7 @@ def transformer_config(config: Config, family: Family, hf_config: Mapping[str, A
         )
     if config.train.recompute == "full":
         common |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    return family.megatron_config(hf_config, parallel, {**common, **overrides(config, "model")})
+    return family.megatron_config(hf_config, parallel, {**common, **overrides(config, "model")}, mtp=mtp)
 
 
 def _leave(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,6 +142,16 @@ def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) 
 
 def build(config: Config, platform: Any, layout: Layout, device: torch.device) -> Trained:
     """Model with its weights, data-parallel wrapper and optimizer. torch.distributed and Megatron's parallel state are up."""
+    trained = unloaded(config, platform, layout, device)
+    load_weights(trained.model, config, trained.table, trained.layout)
+    if config.model.freeze_vision:
+        _freeze_vision(trained)
+    ddp = _wrap(config, trained.config, trained.model)
+    return dataclasses.replace(trained, ddp=ddp, optimizer=_optimizer(config, ddp))
+
+
+def unloaded(config: Config, platform: Any, layout: Layout, device: torch.device) -> Trained:
+    """The model alone, its weights not yet set: without wrapper and optimizer."""
     from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
     hf_config = read_config(config.model.path)
@@ -151,9 +161,14 @@ def build(config: Config, platform: Any, layout: Layout, device: torch.device) -
     layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(megatron))
     model = bare_model(family, hf_config, megatron, shape, layout, device)
     _check_marks(model, table, layout)
-    load_weights(model, config, table, layout)
-    ddp = _wrap(config, megatron, model)
-    return Trained(family, hf_config, shape, table, layout, megatron, model, ddp, _optimizer(config, ddp))
+    return Trained(family, hf_config, shape, table, layout, megatron, model)
+
+
+def _freeze_vision(trained: Trained) -> None:
+    if not trained.hf_config.get("vision_config"):
+        raise UserError(f"model.freeze_vision: this {trained.family.title} model has no vision tower: take it out")
+    if hasattr(trained.model, "vision"):  # only the first pipeline stage has it
+        trained.model.vision.requires_grad_(False)
 
 
 def bare_model(
@@ -184,7 +199,7 @@ def _check_marks(model: torch.nn.Module, table: WeightTable, layout: Layout) -> 
 def load_weights(model: torch.nn.Module, config: Config, table: WeightTable, layout: Layout) -> None:
     """Fill the model from model.path, or from model.random_init_seed. (`load: torch-dist` is read by the actor, when the optimizer stands.)"""
     if config.model.random_init_seed is not None:
-        random_init(model, table, layout, config.model.random_init_seed, std=float(read_config(config.model.path).get("initializer_range", 0.02)))
+        random_init(model, table, layout, config.model.random_init_seed, std=float(setting(read_config(config.model.path), "initializer_range", 0.02)))
     elif config.model.load == "hf":
         load_hf(model, config.model.path, table, layout)
 
