@@ -14,8 +14,10 @@ from e2e.records import RunRecord, read_record
 from e2e.run_plan import TRAIN, RunPlan, plan_run
 from e2e.runner import own, reusable, run
 from e2e.verdict import CellVerdict, JudgeCell, Unfinished, judge_cell, unjudged
+from matrix.baseline_files import cell_baseline_problems
 from matrix.loader import DeclaredCell, Matrix
 from matrix.outcome import Outcome, most_severe
+from matrix.prerequisites import lacking, lacking_files
 from matrix.problem import MatrixError
 
 LEASE_WAIT_S = 24 * 3600.0
@@ -44,8 +46,13 @@ def run_cell(matrix: Matrix, cell: DeclaredCell, options: Options, display: Disp
     """
     started = time.monotonic()
     try:
-        verdict = _judge_what_lies(matrix, cell, options, judge) if options.judge_only else _make_and_judge(matrix, cell, options, display, judge)
-    except MatrixError as error:  # a missing warm start, declarations that contradict each other: of this cell alone
+        if options.judge_only:
+            verdict = _judge_what_lies(matrix, cell, options, judge)
+        elif lacks := [*lacking(matrix, cell), *lacking_files(matrix, cell)]:
+            verdict = unjudged(matrix, cell, options.root, Outcome.NOT_RUN, "; ".join(lacks), keep=options.judge)
+        else:
+            verdict = _make_and_judge(matrix, cell, options, display, judge)
+    except MatrixError as error:  # declarations that contradict each other, of this cell alone
         verdict = unjudged(matrix, cell, options.root, Outcome.INVALID, str(error.problems[0]), keep=options.judge)
     return replace(verdict, seconds=time.monotonic() - started)
 
@@ -73,6 +80,8 @@ def _make_and_judge(matrix: Matrix, cell: DeclaredCell, options: Options, displa
     most = max(recipe.judge.max_seeds, recipe.seeds.initial)
     seeds = options.seeds or candidate_seeds(cell, recipe.seeds.initial)
     more = [] if options.seeds else [seed for seed in candidate_seeds(cell, most) if seed not in seeds]
+    if options.judge and (faults := cell_baseline_problems(matrix, cell)):
+        return unjudged(matrix, cell, options.root, Outcome.INVALID, f"the baseline is broken, so nothing was run: {faults[0]}")
     records: dict[int, RunRecord | None] = {}
     while True:
         for seed in seeds:
@@ -104,7 +113,7 @@ def _run_one(matrix: Matrix, cell: DeclaredCell, seed: int, options: Options, di
 def _run_leased(plan: RunPlan, options: Options, display: Display) -> RunRecord:
     hardware, holder = plan.cell.hardware.value, f"{plan.cell} seed {plan.seed}"
     here = offer(hardware)
-    if lacks := unavailable(plan, here):
+    if lacks := unavailable(plan.cell, plan.devices, here):
         raise LeaseError(lacks)
     pool = DevicePool(hardware.platform, here.devices, hardware.contiguous, options.lease_directory)
     say: Callable[[str], None] = lambda text: display.say(f"{holder}  {text}")  # noqa: E731
@@ -114,17 +123,17 @@ def _run_leased(plan: RunPlan, options: Options, display: Display) -> RunRecord:
         return run(plan, display)
 
 
-def unavailable(plan: RunPlan, here: Offer) -> str | None:
-    """Why a run cannot be made on what is here, however long one waits; None where it can."""
-    hardware = plan.cell.hardware.value
+def unavailable(cell: DeclaredCell, devices: int, here: Offer) -> str | None:
+    """Why a run on so many devices cannot be made with what is here, however long one waits; None where it can."""
+    hardware = cell.hardware.value
     if here.lacks:
         return here.lacks
-    if plan.devices > hardware.devices_per_node:
-        nodes = -(-plan.devices // hardware.devices_per_node)
-        commands = f"python -m matrix show {plan.cell} prints the commands"
-        return f"takes {plan.devices} devices, {nodes} nodes of {hardware.name}: the runner leases those of one machine; {commands}"
-    if plan.devices > len(here.devices):
-        return f"needs {plan.devices} devices of {hardware.name}; {len(here.devices)} may be used here ({list(here.devices)})"
+    if devices > hardware.devices_per_node:
+        nodes = -(-devices // hardware.devices_per_node)
+        commands = f"python -m matrix show {cell} prints the commands"
+        return f"takes {devices} devices, {nodes} nodes of {hardware.name}: the runner leases those of one machine; {commands}"
+    if devices > len(here.devices):
+        return f"needs {devices} devices of {hardware.name}; {len(here.devices)} may be used here ({list(here.devices)})"
     return None
 
 

@@ -27,6 +27,7 @@ def write_manifest(plan: RunPlan, framework: Framework) -> None:
             "seed": plan.seed,
             "planned_steps": plan.planned,
             "host": platform.node(),
+            "commit": framework.version,  # of the code that trains
             "versions": {framework.name: framework.version},
             "framework": {"name": framework.name, "version": framework.version},
             "source": claim(framework),

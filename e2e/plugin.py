@@ -52,9 +52,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if config.getoption("--list-cells"):
         print(*selection.cells, sep="\n")
         return 0
-    from e2e.preview import lines, preview
+    from e2e.preview import lines, previews
 
-    print(*lines([preview(selection.matrix, cell, selection.options) for cell in selection.cells]), sep="\n")
+    print(*lines(previews(selection.matrix, selection.cells, selection.options)), sep="\n")
     return 0
 
 

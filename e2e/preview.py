@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from e2e.cell_run import Options, candidate_seeds, unavailable
@@ -9,12 +10,13 @@ from e2e.leases import LeaseError
 from e2e.machine import Offer, offer
 from e2e.run_plan import finished_record, plan_run
 from matrix.loader import DeclaredCell, Matrix
-from matrix.problem import MatrixError
+from matrix.plan import PlannedCell, Planner
+from matrix.prerequisites import lacking_files
 
 
 @dataclass(frozen=True)
 class Preview:
-    """One cell of a plan. `lacks` says why it cannot run here."""
+    """One cell of a plan. `lacks` says why it would be NOT_RUN here."""
 
     cell: str
     what: str
@@ -25,20 +27,24 @@ class Preview:
     done: tuple[int, ...]  # seeds whose finished runs count
 
 
-def preview(matrix: Matrix, cell: DeclaredCell, options: Options) -> Preview:
-    """What running the cell with these options would do."""
-    recipe = cell.recipe.value
+def previews(matrix: Matrix, cells: Iterable[DeclaredCell], options: Options) -> list[Preview]:
+    """What running the cells with these options would do."""
+    planner = Planner(matrix)
+    return [_preview(matrix, planner.cell(cell), options) for cell in cells]
+
+
+def _preview(matrix: Matrix, planned: PlannedCell, options: Options) -> Preview:
+    cell, recipe, devices = planned.cell, planned.cell.recipe.value, planned.layout.devices
     seeds = options.seeds or candidate_seeds(cell, recipe.seeds.initial)
     most = 0 if options.seeds else max(recipe.judge.max_seeds, len(seeds))
     what = f"{recipe.name} ({cell.rule.evidence})" + (f", {cell.framework.value.name}" if cell.framework else "")
-    try:
-        plans = [plan_run(matrix, cell, seed, options.root, options.command, options.overrides) for seed in seeds]
-        lacks = unavailable(plans[0], _offer(cell))
-    except MatrixError as error:
-        return Preview(str(cell), what, 0, "", 0.0, f"its declarations are at fault: {error.problems[0]}", ())
-    done = () if options.rerun else tuple(plan.seed for plan in plans if finished_record(plan))
     told = ",".join(map(str, seeds)) + (f" (at most {most})" if most > len(seeds) else "")
-    return Preview(str(cell), what, plans[0].devices, told, cell.minutes * (len(seeds) - len(done)), lacks, done)
+    lacks = "; ".join([*planned.lacking, *(str(fault) for fault in planned.faults), *lacking_files(matrix, cell)]) or unavailable(cell, devices, _offer(cell))
+    if lacks:
+        return Preview(str(cell), what, devices, told, 0.0, lacks, ())
+    plans = [plan_run(matrix, cell, seed, options.root, options.command, options.overrides) for seed in seeds]
+    done = () if options.rerun else tuple(plan.seed for plan in plans if finished_record(plan))
+    return Preview(str(cell), what, devices, told, cell.minutes * (len(seeds) - len(done)), None, done)
 
 
 def _offer(cell: DeclaredCell) -> Offer:
@@ -48,13 +54,13 @@ def _offer(cell: DeclaredCell) -> Offer:
         return Offer((), str(error))
 
 
-def lines(previews: list[Preview]) -> list[str]:
+def lines(found: list[Preview]) -> list[str]:
     """A line a cell, and how many would run here."""
-    rows = [(one.cell, one.what, f"{one.devices} device{'s' * (one.devices != 1)}", f"seeds {one.seeds}", _does(one)) for one in previews]
+    rows = [(one.cell, one.what, f"{one.devices} device{'s' * (one.devices != 1)}", f"seeds {one.seeds}", _does(one)) for one in found]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     text = ["  ".join([*(f"{part:<{width}}" for part, width in zip(row, widths)), row[4]]).rstrip() for row in rows]
-    able = [one for one in previews if one.lacks is None]
-    return [*text, f"{len(previews)} cells: {len(able)} would run here, about {sum(one.minutes for one in able):.0f} min one after the other"]
+    able = [one for one in found if one.lacks is None]
+    return [*text, f"{len(found)} cells: {len(able)} would run here, about {sum(one.minutes for one in able):.0f} min one after the other"]
 
 
 def _does(one: Preview) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from e2e.code_version import code_hash
 from e2e.leases import Lease
 from e2e.records import RunRecord, read_record
+from matrix import frameworks
 from matrix.canonical import content_hash
 from matrix.declarations import Framework, Hardware, Limits
-from matrix.fragments import lookup
 from matrix.layout import devices_needed
 from matrix.loader import DeclaredCell, Matrix
 from matrix.problem import SelectionError
@@ -23,7 +21,6 @@ from matrix.resolver import config_hash, resolve
 
 INPUT = "input.yaml"
 TRAIN = (sys.executable, "-m", "vime.cli", "train")  # the command of a cell without another framework; `INPUT --out RUN` follows
-PLACEHOLDER = re.compile(r"\{([a-z0-9_.]+)\}")
 
 NO_LEASE = Lease((), ())
 
@@ -41,6 +38,7 @@ class RunPlan:
     command: Sequence[str] = TRAIN
     overrides: Sequence[str] = ()  # key=value for `--set`: planted faults
     devices: int = 1  # how many it takes
+    values: Mapping[str, Any] = field(default_factory=dict)  # of another framework's placeholders
     lease: Lease = NO_LEASE
     same_code: bool = True  # whether a finished run counts only if the code that made it is the code as it is now
 
@@ -62,39 +60,15 @@ class RunPlan:
         return content_hash(self.framework.model_dump()) if self.framework else code_hash()
 
     def full_command(self) -> list[str]:
-        if self.framework:
-            return [self._filled(word) for word in self.framework.command]
+        if self.cell.framework:
+            return frameworks.command(self.cell.framework, self.values, self.config)
         sets = [part for override in self.overrides for part in ("--set", override)]
         return [*self.command, str(self.directory / INPUT), *sets, "--out", str(self.directory)]
 
     def environment(self) -> dict[str, str]:
         """What the run's environment has beyond the runner's: what hardware and framework declare, and the devices leased for it."""
-        own = {name: self._filled(value) for name, value in self.framework.environment.items()} if self.framework else {}
+        own = frameworks.environment(self.cell.framework, self.values, self.config) if self.cell.framework else {}
         return self.cell.hardware.value.environment | own | visible(self.cell.hardware.value, self.lease.devices)
-
-    def _filled(self, text: str) -> str:
-        return PLACEHOLDER.sub(lambda found: str(self._value(found[1])), text)
-
-    def _value(self, name: str) -> Any:
-        known: Mapping[str, Any] = {
-            "config": self.directory / INPUT,
-            "out": self.directory,
-            "seed": self.seed,
-            "cell": self.cell,
-            "steps": self.planned,
-            "devices": self.devices,
-            "model": self.config["model"]["path"],
-            "python": sys.executable,
-        }
-        if name in known:
-            return known[name]
-        with contextlib.suppress(KeyError):
-            value = lookup(self.config, tuple(name.split(".")))
-            if isinstance(value, str | int | float):
-                return value
-        assert self.cell.framework is not None
-        where = self.cell.framework.where("command")
-        raise SelectionError(f"{where}: {{{name}}} is no single value of {self.cell}'s configuration; placeholders are {', '.join(known)} and its keys")
 
 
 def visible(hardware: Hardware, devices: Sequence[int]) -> dict[str, str]:
@@ -107,6 +81,7 @@ def plan_run(matrix: Matrix, cell: DeclaredCell, seed: int, root: Path, command:
     config = resolve(cell, seed, matrix)
     plan = RunPlan(cell, seed, root.resolve(), config, config_hash(config, matrix), cell.limits, command, overrides)
     plan.devices = devices_needed(config, matrix.vime)
+    plan.values = frameworks.run_values(matrix, cell, config, seed, plan.directory, sys.executable)
     if plan.framework and (tuple(command) != TRAIN or overrides):
         raise SelectionError(f"{cell} is run by {plan.framework.title}: another training command, --set and planted faults are for vime's cells")
     plan.full_command()

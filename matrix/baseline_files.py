@@ -36,6 +36,12 @@ def baseline_problems(matrix: Matrix) -> Iterator[Problem]:
             yield Problem(required[0].declared.where("id"), f"{message}, or declare the cell experimental")
 
 
+def cell_baseline_problems(matrix: Matrix, cell: DeclaredCell) -> list[Problem]:
+    """Faults of the files that the cell's runs would be compared with; empty where they are sound, and where there is no baseline."""
+    directory = matrix.root / "baselines" / science_hash(cell, matrix)[:SHORT]
+    return list(_one(directory, [cell])) if directory.is_dir() else []
+
+
 def _by_science(matrix: Matrix) -> dict[str, list[DeclaredCell]]:
     """The cells of each science, by the short hash that names its baseline. Cells whose weights are missing learn nothing yet."""
     found: dict[str, list[DeclaredCell]] = {}

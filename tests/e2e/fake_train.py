@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 STEP_S = 0.01
+PROVENANCE: dict[str, Any] = {"commit": "0" * 40, "host": "a test", "versions": {"fake": "1"}, "attempts": []}
 
 
 class FakeRun:
@@ -28,7 +29,7 @@ class FakeRun:
         out.mkdir(parents=True, exist_ok=True)
         self._json(
             "manifest.json",
-            {"schema_version": 1, "labels": config["labels"], "seed": config["seed"], "planned_steps": self.steps, "versions": {}, "attempts": []},
+            {"schema_version": 1, "labels": config["labels"], "seed": config["seed"], "planned_steps": self.steps} | PROVENANCE,
         )
         (out / "config.yaml").write_text(json.dumps(config))
         self._json("environment.json", {name: value for name, value in os.environ.items() if "VISIBLE_DEVICES" in name})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -23,9 +25,10 @@ from e2e.verdict import CellVerdict, Unfinished, judge_cell, unjudged
 from matrix.loader import DeclaredCell, Matrix, load
 from matrix.outcome import Outcome
 from matrix.problem import SelectionError
+from matrix.resolver import baseline_directory
 from matrix.status import latest
 from tests.e2e.conftest import NPU_CELL
-from tests.matrix.tree import CELL, RECIPE, edit
+from tests.matrix.tree import CELL, CELLS, RECIPE, edit
 
 QUIET = PlainDisplay(StringIO())
 
@@ -207,11 +210,46 @@ def test_runs_that_lie_there_finished_are_judged_without_their_hardware(npu_tree
 
 
 def test_declarations_at_fault_make_their_own_cell_invalid(tree: Path, options: Options):
-    edit(tree, RECIPE, "warm_start: spell-backward", "warm_start: no-such-start")
+    (tree / CELLS).write_text((tree / CELLS).read_text() + "    config: {train: {lr: 1.0e-6}}\n")
     matrix = load(tree)
     verdict = run_cell(matrix, matrix.cell(CELL), options, QUIET)
     assert verdict.outcome is Outcome.INVALID
+    assert "train.lr = 1e-06 contradicts 0.0005" in verdict.reasons[0]
+
+
+def test_a_cell_that_lacks_its_weights_is_not_run_and_says_how_to_make_them(tree: Path, options: Options):
+    edit(tree, RECIPE, "warm_start: spell-backward", "warm_start: no-such-start")
+    matrix = load(tree)
+    verdict = run_cell(matrix, matrix.cell(CELL), options, QUIET)
+    assert verdict.outcome is Outcome.NOT_RUN
     assert "the twin has no warm start 'no-such-start'" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda text: "", "is missing or empty"),
+        (lambda text: re.sub(r'("rollout/reward_mean": )[0-9.]+', r"\g<1>0.0", text), "a constant curve is no baseline"),
+        (lambda text: text.replace('"rollout/reward_mean": 0', '"rollout/reward_mean": NaN, "x": 0', 1), "rollout/reward_mean is nan: no baseline"),
+        (lambda text: text[: len(text) // 2].rsplit("\n", 1)[0] + "\n", "steps of 40 planned"),
+    ],
+)
+def test_a_broken_golden_is_invalid_before_any_device_is_booked(matrix: Matrix, options: Options, damage: Callable[[str], str], reason: str):
+    """Zero bytes, zeros, "nan" text, a short one: no run is made that could only be compared with that."""
+    cell = matrix.cell(CELL)
+    made = run_cell(matrix, cell, replace(options, seeds=(0,), judge=False), QUIET)
+    assert made.outcome is None
+    folder = baseline_directory(cell, matrix)
+    folder.mkdir(parents=True)
+    shutil.copytree(options.root / cell.key / "seed-0", folder / "seed-0")
+    (folder / "baseline.json").write_text(json.dumps({"runs": [{"path": "seed-0", "seed": 0}]}))
+    file = folder / "seed-0" / "metrics.jsonl"
+    file.write_text(damage(file.read_text()))
+    verdict = run_cell(matrix, cell, options, QUIET)
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reasons[0].startswith("the baseline is broken, so nothing was run: ")
+    assert reason in verdict.reasons[0]
+    assert not (options.root / cell.key / "seed-100").exists()
 
 
 def test_two_sessions_on_one_results_root_make_a_run_once(matrix: Matrix, options: Options):

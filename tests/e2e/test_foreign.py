@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from e2e.live import PlainDisplay
 from e2e.records import read_record
 from e2e.run_plan import finished_record, plan_run
 from e2e.verdict import declared
+from matrix.checks import check
 from matrix.loader import Matrix, load
 from matrix.outcome import Outcome
 from matrix.problem import MatrixError, SelectionError
@@ -126,8 +128,10 @@ def test_another_version_or_command_is_another_run(tree: Path, options: Options)
 def test_a_placeholder_that_stands_for_nothing_is_an_error_with_its_place(tree: Path, options: Options):
     edit(tree, "frameworks/other.yaml", "{train.lr}", "{train.learning_rate}")
     matrix = load(tree)
-    with pytest.raises(SelectionError, match=r"frameworks/other\.yaml:\d+: \{train\.learning_rate\} is no single value"):
+    words = r"frameworks/other\.yaml:5: \{train\.learning_rate\} is no single value"
+    with pytest.raises(SelectionError, match=words):
         plan_run(matrix, matrix.cell(CELL), 100, options.root)
+    assert [str(problem) for problem in check(matrix) if re.search(words, str(problem))]
 
 
 def test_faults_and_other_commands_are_refused_for_another_framework(tree: Path, options: Options):
