@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from matrix.affected import selection_problems
 from matrix.baseline_files import baseline_problems
 from matrix.checks_plan import missing_prerequisites, model_problems, plan_problems
 from matrix.declarations import Model, Recipe
 from matrix.fragments import Composed, Fragment, leaves
 from matrix.frameworks import framework_problems
 from matrix.loader import Declared, DeclaredCell, Matrix
-from matrix.problem import MatrixError, Problem, Where
+from matrix.problem import Problem, Where
 from matrix.resolver import compose_cell, layout_fragments, model_path
 from matrix.twins import twin_faults
 from matrix.vime_schema import PASSED_THROUGH
@@ -24,7 +23,6 @@ from matrix.weights import fingerprint
 def check(matrix: Matrix) -> list[Problem]:
     """Every fault of a loaded tree, each once, by place."""
     found: list[Problem] = []
-    found += _selection(matrix)
     for model in matrix.models.values():
         found += _model(matrix, model)
     for recipe in matrix.recipes.values():
@@ -38,13 +36,6 @@ def check(matrix: Matrix) -> list[Problem]:
     else:
         found.append(Problem(Where(str(matrix.root / "schema" / "vime-config.schema.json")), "is missing: write it with 'vime config schema'"))
     return sorted(set(found))
-
-
-def _selection(matrix: Matrix) -> list[Problem]:
-    try:
-        return list(selection_problems(matrix))
-    except MatrixError as error:
-        return error.problems
 
 
 def _model(matrix: Matrix, model: Declared[Model]) -> Iterator[Problem]:
