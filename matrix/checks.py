@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from matrix.affected import selection_problems
 from matrix.baseline_files import baseline_problems
 from matrix.checks_plan import missing_prerequisites, model_problems, plan_problems
 from matrix.declarations import Model, Recipe
 from matrix.fragments import Composed, Fragment, leaves
 from matrix.frameworks import framework_problems
 from matrix.loader import Declared, DeclaredCell, Matrix
-from matrix.problem import Problem, Where
+from matrix.problem import MatrixError, Problem, Where
 from matrix.resolver import compose_cell, layout_fragments, model_path
 from matrix.twins import twin_faults
 from matrix.vime_schema import PASSED_THROUGH
@@ -23,6 +24,7 @@ from matrix.weights import fingerprint
 def check(matrix: Matrix) -> list[Problem]:
     """Every fault of a loaded tree, each once, by place."""
     found: list[Problem] = []
+    found += _selection(matrix)
     for model in matrix.models.values():
         found += _model(matrix, model)
     for recipe in matrix.recipes.values():
@@ -36,6 +38,13 @@ def check(matrix: Matrix) -> list[Problem]:
     else:
         found.append(Problem(Where(str(matrix.root / "schema" / "vime-config.schema.json")), "is missing: write it with 'vime config schema'"))
     return sorted(set(found))
+
+
+def _selection(matrix: Matrix) -> list[Problem]:
+    try:
+        return list(selection_problems(matrix))
+    except MatrixError as error:
+        return error.problems
 
 
 def _model(matrix: Matrix, model: Declared[Model]) -> Iterator[Problem]:
@@ -112,6 +121,11 @@ def _undecided(matrix: Matrix) -> Iterator[Problem]:
     for listed in matrix.science.science:
         if listed not in known:
             yield Problem(where, f"'{'.'.join(listed)}' is listed as science, and vime has no such key")
+
+
+def cell_problems(matrix: Matrix, cell: DeclaredCell) -> list[Problem]:
+    """What is wrong with one cell: contradictions, keys and values that vime's schema or an option catalogue refuses."""
+    return sorted(set(_cell(matrix, cell)))
 
 
 def _cell(matrix: Matrix, cell: DeclaredCell) -> Iterator[Problem]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from matrix.problem import MatrixError, SelectionError, shown
+from matrix.cli_plan import register
+from matrix.problem import MatrixError, SelectionError
 
 if TYPE_CHECKING:
     from matrix.loader import DeclaredCell, Matrix
@@ -68,52 +70,52 @@ def show(
     cell: Annotated[str, typer.Argument(help="A cell id, as `list` prints it.")],
     seed: Annotated[int, typer.Option(help="The run's seed: 0 to 99 for baselines, 100 and up for candidates.", min=0)] = 100,
     science: Annotated[bool, typer.Option("--science", help="Print what the science hash is taken of instead of the configuration.")] = False,
+    diff: Annotated[str | None, typer.Option("--diff", metavar="CELL2", help="Print in what CELL2 differs; exit 1 if it is more than one axis.")] = None,
     as_json: Json = False,
     root: Root = None,
 ) -> None:
-    """Print the configuration that `vime train` gets for one run of a cell, its science hash, and the commands to run it by hand.
+    """Print the configuration that `vime train` gets for one run of a cell, its science hash, and the commands to run it by hand on its hardware.
 
     The output is a configuration file: python -m matrix show qwen3-4b.cpu.colocate > run.yaml && vime train run.yaml
     """
-    from matrix.resolver import resolve, science_hash
-    from matrix.resolver import science as science_of
-
     matrix = _load(root)
-    declared = matrix.cell(cell)
-    config = resolve(declared, seed, matrix)
-    if science:
-        typer.echo(json.dumps(science_of(matrix, declared), indent=1, sort_keys=True))
-    elif as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "cell": cell,
-                    "key": declared.key,
-                    "science_hash": science_hash(declared, matrix),
-                    "commands": commands(matrix, declared, seed),
-                    "config": config,
-                },
-                indent=1,
-            )
-        )
+    if diff is not None:
+        _show_difference(matrix, cell, diff, as_json)
+    elif science:
+        from matrix.resolver import science as science_of
+
+        typer.echo(json.dumps(science_of(matrix, matrix.cell(cell)), indent=1, sort_keys=True))
     else:
-        typer.echo(f"# {cell}, seed {seed}: {declared.recipe.value.title}")
-        typer.echo(f"# science hash {science_hash(declared, matrix)}")
-        typer.echo("# By hand:\n" + "\n".join(f"#   {line}" for line in commands(matrix, declared, seed)))
-        typer.echo(_yaml(config), nl=False)
+        _show(matrix, matrix.cell(cell), seed, as_json)
 
 
-def commands(matrix: Matrix, cell: DeclaredCell, seed: int) -> list[str]:
-    """The shell commands that run a cell once and judge it, from the root of the checkout."""
-    from matrix.resolver import baseline_directory
+def _show(matrix: Matrix, cell: DeclaredCell, seed: int, as_json: bool) -> None:
+    from matrix.checks import cell_problems
+    from matrix.launch import launch
+    from matrix.resolver import resolve, science_hash
 
-    run = f"results/{cell.key}/seed-{seed}"
-    return [
-        f"python -m matrix show {cell.id} --seed {seed} > {cell.key}.yaml",
-        f"vime train {cell.key}.yaml --out {run}",
-        f"python -m reports judge {run} --baseline {shown(baseline_directory(cell, matrix))}",
-        f"python -m e2e run {cell.id} --seeds {seed}     # the three at once",
-    ]
+    config = resolve(cell, seed, matrix)
+    problems = cell_problems(matrix, cell)
+    if problems:
+        raise MatrixError(problems)
+    hashed, how = science_hash(cell, matrix), launch(matrix, cell, seed)
+    if as_json:
+        told = {"cell": str(cell), "key": cell.key, "science_hash": hashed, "launch": asdict(how), "commands": how.lines(), "config": config}
+        typer.echo(json.dumps(told, indent=1))
+        return
+    typer.echo(f"# {cell}, seed {seed}: {cell.recipe.value.title}")
+    typer.echo(f"# science hash {hashed}")
+    typer.echo("# By hand, from the root of the checkout:\n" + "\n".join(f"#   {line}" for line in how.lines()))
+    typer.echo(_yaml(config), nl=False)
+
+
+def _show_difference(matrix: Matrix, first: str, second: str, as_json: bool) -> None:
+    from matrix.difference import difference
+
+    found = difference(matrix, matrix.cell(first), matrix.cell(second))
+    typer.echo(json.dumps(asdict(found), indent=1, default=str) if as_json else "\n".join(found.lines()))
+    if not found.single:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -160,6 +162,9 @@ def fingerprint(directory: Annotated[Path, typer.Argument(help="A Hugging Face d
     from matrix.weights import fingerprint as hash_of
 
     typer.echo(hash_of(directory))
+
+
+register(app)
 
 
 def _load(root: Path | None) -> Matrix:

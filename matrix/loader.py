@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -37,6 +37,9 @@ from matrix.science import ScienceRules, ScienceTable
 from matrix.typed import typed
 from matrix.vime_schema import Catalogue, VimeSchema
 from matrix.yaml_file import Document, Path_, read_yaml
+
+if TYPE_CHECKING:
+    from matrix.affected import Selection
 
 ROOT = Path(__file__).resolve().parent  # the checkout's own declarations
 
@@ -125,6 +128,17 @@ class Matrix:
     science: ScienceTable = field(default_factory=ScienceTable)
     version_sets: dict[str, VersionSet] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+
+    @cached_property
+    def selection(self) -> Declared[Selection] | None:
+        """The map from paths to cells, read when it is asked for; None in a tree without one. Raises MatrixError for what is wrong with the file."""
+        from matrix.affected import FILE, Selection
+
+        reader = _Reader(self.root)
+        found = reader.optional(FILE, Selection)
+        if reader.problems:
+            raise MatrixError(reader.problems)
+        return found
 
     @cached_property
     def vime(self) -> VimeSchema:
