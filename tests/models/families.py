@@ -13,35 +13,48 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from vime.models.twin_config import twin_config
+from vime.models.vision_twin import nested_twin
 
 MODELS = Path(__file__).parents[2] / "matrix" / "models"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the tests. `changes`: keys of the twin's config.json set otherwise."""
+    """A model of the tests. `changes`: keys of the twin's config.json set otherwise. `text`: of a model with a vision tower its text model alone.
+    `tolerance`: largest difference from Hugging Face's logits."""
 
     name: str
     published: str | dict[str, Any]
     changes: dict[str, Any] = field(default_factory=dict)
+    text: bool = False
+    tolerance: float = 2e-5  # the largest seen is 6e-6; the bar is 1e-4
 
     @property
     def config(self) -> dict[str, Any]:
         """The twin's config.json."""
         facts = architecture(self.published) if isinstance(self.published, str) else self.published
-        return {**twin_config(facts).config, **self.changes}
+        twin = nested_twin(facts, sees=not self.text) if "text_config" in facts else twin_config(facts)
+        return {**twin.config, **self.changes}
+
+    @property
+    def sees(self) -> bool:
+        """Whether it has a vision tower."""
+        return "vision_config" in self.config
 
     def deeper(self, layers: int) -> dict[str, Any]:
-        """The twin with more layers, all of the last one's kind."""
+        """The twin with so many layers, those added of the last one's kind."""
         config = dict(self.config)
+        inner = dict(config.get("text_config") or config)
         for key in ("attn_type_list", "mlp_layer_types", "layer_types"):
-            if config.get(key):
-                config[key] = [*config[key], *[config[key][-1]] * (layers - len(config[key]))]
-        return {**config, "num_hidden_layers": layers}
+            if inner.get(key):
+                inner[key] = [*inner[key], *[inner[key][-1]] * layers][:layers]
+        inner["num_hidden_layers"] = layers
+        return {**config, "text_config": inner} if "text_config" in config else inner
 
     @property
     def experts(self) -> int:
-        return next((int(self.config[key]) for key in ("num_experts", "n_routed_experts", "num_local_experts") if self.config.get(key)), 0)
+        config = self.config.get("text_config") or self.config
+        return next((int(config[key]) for key in ("num_experts", "n_routed_experts", "num_local_experts") if config.get(key)), 0)
 
     @property
     def mtp(self) -> int:
@@ -85,5 +98,11 @@ CASES = [
     Case("deepseek-v3", "deepseek-v3"),
     Case("moonlight", "moonlight-16b-a3b"),
     Case("minimax-m2", "minimax-m2.5"),
+    Case("qwen3-vl", "qwen3-vl-8b"),
+    Case("qwen3-vl-moe", "qwen3-vl-30b-a3b"),
+    Case("qwen3-5", "qwen3.5-27b", text=True, tolerance=5e-5),
+    Case("qwen3-5-moe", "qwen3.5-35b-a3b", text=True, tolerance=5e-5),
+    Case("qwen3-5-vl", "qwen3.5-27b", tolerance=5e-5),
+    Case("qwen3-5-moe-vl", "qwen3.5-35b-a3b", tolerance=5e-5),
 ]
 BY_NAME = {case.name: case for case in CASES}

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from vime.models.twins import make_twin
+
+ZERO_CENTRED = ("Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm")  # norms that multiply by 1 + weight
 
 
 @torch.no_grad()
 def write(hf_config: dict[str, Any], directory: Path, seed: int = 0) -> Path:
     """A model directory: twin config and tokenizer, and Hugging Face's weights from `randomise`."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     make_twin(hf_config, directory)
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory), dtype=torch.float32)
+    model = auto_class(hf_config).from_config(AutoConfig.from_pretrained(directory), dtype=torch.float32)
     randomise(model, seed)
     kept = (directory / "config.json").read_bytes()
     model.save_pretrained(directory)
     (directory / "config.json").write_bytes(kept)
+    if hf_config["model_type"] == "qwen3_vl_moe":
+        _as_published(directory / "model.safetensors")
     return directory
+
+
+def auto_class(hf_config: Mapping[str, Any]) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if "vision_config" in hf_config else AutoModelForCausalLM
+
+
+def _as_published(file: Path) -> None:
+    """Experts as [experts, in, out]: transformers turns them around when it loads such a checkpoint, and leaves a model that it made itself as it was."""
+    tensors = load_file(file)
+    turned = {name: tensor.transpose(1, 2).contiguous() if ".mlp.experts." in name else tensor for name, tensor in tensors.items()}
+    save_file(turned, file, metadata={"format": "pt"})
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:
     """Matrices wide enough that logits are far from uniform, norms around 1, biases and routing corrections around 0 and none of them 0."""
+    around_zero = {f"{name}.weight" for name, module in model.named_modules() if type(module).__name__ in ZERO_CENTRED}
     generator = torch.Generator().manual_seed(seed)
     buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
     for name, tensor in {**dict(model.named_parameters()), **buffers}.items():
         noise = torch.randn(tensor.shape, generator=generator)
-        if name.endswith("bias"):
+        if name.endswith("bias") or name in around_zero:
             tensor.copy_(0.1 * noise)
         elif tensor.dim() == 1:
             tensor.copy_(1 + 0.2 * noise)
@@ -43,9 +63,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 @torch.no_grad()
 def logits(directory: Path, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     """float32[len, V] of each sequence."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    model = auto_class(json.loads((directory / "config.json").read_text())).from_pretrained(directory, dtype=torch.float32).eval()
     for name, module in model.named_modules():
         if name.endswith("_a_layernorm"):
             # Hugging Face's classes keep 1e-6 in the norms of a latent whatever rms_norm_eps says; vLLM, Megatron and the models' authors take rms_norm_eps

@@ -35,7 +35,7 @@ def test_hugging_face_computes_the_same():
     q, k, v, g, beta = (x.detach() for x in inputs(70))
     turned = [x.transpose(1, 2) for x in (q, k, v, g, beta)]
     for theirs in (torch_chunk_gated_delta_rule, torch_recurrent_gated_delta_rule):
-        expected, _ = theirs(*turned, use_qk_l2norm_in_kernel=True, **({"initial_state": None, "output_final_state": False}))
+        expected, _ = theirs(*turned, use_qk_l2norm_in_kernel=True, initial_state=None, output_final_state=False)
         torch.testing.assert_close(chunked_delta_rule(q, k, v, g, beta), expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 

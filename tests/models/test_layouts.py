@@ -26,7 +26,8 @@ WITH_EXPERTS: dict[str, dict[str, Any]] = {
 
 
 def layouts(case: Case) -> dict[str, dict[str, Any]]:
-    return {**LAYOUTS, **(WITH_EXPERTS if case.experts else {})}
+    given = {**LAYOUTS, **(WITH_EXPERTS if case.experts else {})}
+    return {name: layout for name, layout in given.items() if not (case.sees and layout.get("context", 1) > 1)}
 
 
 @pytest.mark.parametrize(("case", "layout"), [pytest.param(case, value, id=f"{case.name}-{name}") for case in CASES for name, value in layouts(case).items()])

@@ -7,16 +7,14 @@ import pytest
 from tests.models import hugging_face, megatron
 from tests.models.families import CASES
 
-TOLERANCE = 2e-5  # the largest seen is 6e-6; the bar is 1e-4
-
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def model(request, tmp_path_factory):
-    """(directory, Hugging Face's logits)."""
+    """(directory, Hugging Face's logits, how near vime's must come)."""
     directory = hugging_face.write(request.param.config, tmp_path_factory.mktemp("parity") / request.param.name)
-    return directory, hugging_face.logits(directory, megatron.SEQUENCES)
+    return directory, hugging_face.logits(directory, megatron.SEQUENCES), request.param.tolerance
 
 
 def test_logits_equal_hugging_faces(model):
-    directory, expected = model
-    assert megatron.gap(directory, expected) < TOLERANCE
+    directory, expected, tolerance = model
+    assert megatron.gap(directory, expected) < tolerance

@@ -82,6 +82,6 @@ class PackedGatedDeltaNet(megatron_gdn.GatedDeltaNet):
 
     def _gated_norm(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """RMSNorm of each head, then silu(gate). Tensor-parallel ranks share the weight and see different heads, so its gradient is summed over them."""
-        weight = copy_to_tensor_model_parallel_region(self.out_norm.weight)
+        weight = copy_to_tensor_model_parallel_region(self.out_norm.weight, group=self.pg_collection.tp)
         normed = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.config.layernorm_epsilon)
         return (weight * normed.to(x.dtype) * silu(gate.float())).to(x.dtype)

@@ -85,7 +85,7 @@ class Qwen3_5(VisionFamily):
         return super().megatron_values(decoder) | {
             "layernorm_zero_centered_gamma": True,
             "attention_output_gate": True,
-            "experimental_attention_variant": "gated_delta_net",
+            # without Megatron's `experimental_attention_variant`, which stands for its own module and refuses context parallelism
             "linear_attention_freq": [int(linear) for linear in decoder.linear],
             "linear_conv_kernel_dim": delta.kernel,
             "linear_key_head_dim": delta.key_dim,
