@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from vime.config.check import engine_devices, world_size
 from vime.config.resolve import from_dict
 from vime.errors import UserError
-from vime.loop.placement import check_devices, devices_needed, plan
+from vime.loop.placement import Located, check_devices, devices_needed, order, plan, seat
+from vime.platforms.npu import NpuPlatform
 
 
 def config(mode="non-colocate", data=1, tensor=1, engines=1, width=1):
@@ -39,3 +40,28 @@ def test_every_rank_and_engine_is_placed_exactly_once(data, tensor, engines, wid
         assert sorted(rank for bundle in bundles for rank in bundle.trainer_ranks) == list(range(world_size(case)))
         assert sorted(engine for bundle in bundles for engine in bundle.engines) == list(range(case.rollout.engines))
         assert sum(bundle.devices for bundle in bundles) == (engine_devices(case) if case is shared else world_size(case) + engine_devices(case))
+
+
+def located(*places):
+    return [Located(node, tuple(ids)) for node, *ids in places]
+
+
+def test_neighbouring_ranks_get_neighbouring_devices_whatever_order_ray_gave_them_in():
+    bundles = plan(config(data=2, tensor=2, engines=1, width=2))
+    found = located(("10.0.0.2", "2"), ("10.0.0.1", "10"), ("10.0.0.1", "9"), ("10.0.0.2", "1"), ("10.0.0.2", "4", "5"))
+    assert order(bundles, found) == [2, 1, 3, 0, 4]
+    seats = seat(config(data=2, tensor=2, engines=1, width=2), NpuPlatform(), None, bundles, found)
+    assert [seats.trainers[rank].environment["ASCEND_RT_VISIBLE_DEVICES"] for rank in range(4)] == ["9", "10", "1", "2"]
+    assert seats.engines[0].environment == {"ASCEND_RT_VISIBLE_DEVICES": "4,5"}
+
+
+def test_colocated_workers_see_the_same_devices():
+    case = config("colocate", data=4, engines=2, width=2)
+    seats = seat(case, NpuPlatform(), None, plan(case), located(("a", "6", "7"), ("a", "0", "1")))
+    assert [seats.trainers[rank].environment["ASCEND_RT_VISIBLE_DEVICES"] for rank in range(4)] == ["0", "1", "6", "7"]
+    assert [seats.engines[engine].environment["ASCEND_RT_VISIBLE_DEVICES"] for engine in range(2)] == ["0,1", "6,7"]
+
+
+def test_without_devices_to_tell_apart_nothing_is_reordered():
+    bundles = plan(config(data=2))
+    assert order(bundles, None) == [0, 1, 2]

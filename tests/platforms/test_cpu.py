@@ -131,11 +131,26 @@ def test_a_package_adds_its_platform_by_an_entry_point(monkeypatch: pytest.Monke
     registry.get.cache_clear()
 
 
-def test_detection_takes_the_accelerator_that_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_takes_the_accelerator_that_is_here_and_asks_when_there_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.detect() == "cpu"
-    monkeypatch.setattr(registry, "names", lambda: ["cpu", "cuda"])
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    assert registry.detect() == "cuda"
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+    here: set[str] = set()
+    for name in ("cuda", "npu"):
+        monkeypatch.setattr(type(registry.get(name)), "available", lambda self: self.name in here)
+    for name in ("cuda", "npu"):
+        here = {name}
+        assert registry.detect() == name
+    here = {"cuda", "npu"}
+    with pytest.raises(UserError, match=r"platform: auto, but this machine could be cuda or npu: set"):
+        registry.detect()
+
+
+def test_device_nodes_without_the_vendors_packages_are_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cuda", "npu"):
+        monkeypatch.setattr(type(registry.get(name)), "device_count", lambda self: 8)
     assert registry.detect() == "cpu"
+
+
+def test_a_platform_is_found_by_the_type_of_its_devices() -> None:
+    assert registry.for_device("npu").name == "npu"
+    with pytest.raises(UserError, match="'xpu'"):
+        registry.for_device("xpu")

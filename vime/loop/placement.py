@@ -138,7 +138,18 @@ def _locate(group: Any, bundles: list[Bundle], platform: Platform, timeout_s: fl
         wanted = own.get(resource, {"num_cpus": 0, "resources": {resource: bundle.devices}})
         pending.append(ray.remote(_where).options(scheduling_strategy=strategy, **wanted).remote(resource))
     gathered = [Pending(reference, f"bundle {index}", "locate").result(timeout_s, "placement") for index, reference in enumerate(pending)]
-    return [Located(node, tuple(in_order(ids))) for node, ids in gathered]
+    return numbered([Located(node, tuple(in_order(ids))) for node, ids in gathered], bundles)
+
+
+def numbered(found: list[Located], bundles: list[Bundle]) -> list[Located]:
+    """Ray numbers the devices of vendors it knows. Those of other resources are counted here, on each node from 0."""
+    taken: dict[str, int] = {}
+    out = []
+    for place, bundle in zip(found, bundles, strict=True):
+        first = taken.get(place.node, 0)
+        taken[place.node] = first + bundle.devices
+        out.append(place if place.ids else Located(place.node, tuple(map(str, range(first, first + bundle.devices)))))
+    return out
 
 
 def _where(resource: str) -> tuple[str, list[str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from vime.machine import packages
 from vime.platforms.base import PlatformError, Role
 from vime.platforms.memory import SharedBuffer
 from vime.platforms.probe import probe
@@ -56,6 +57,13 @@ class Accelerator:
         """`torch.cuda`, `torch.npu`. Raises `PlatformError` where it cannot be had."""
         raise NotImplementedError
 
+    def available(self) -> bool:
+        return self.installed(packages()) and self.device_count() > 0
+
+    def installed(self, have: Mapping[str, str]) -> bool:
+        """Whether the vendor's packages are among the installed distributions."""
+        raise NotImplementedError
+
     def device_count(self) -> int:
         nodes = len([path for path in Path("/dev").glob(self.device_nodes) if path.name.lstrip("abcdefghijklmnopqrstuvwxyz").isdigit()])
         return len(VisibleDevices.read(self.visible_devices_variable, os.environ, nodes))
@@ -69,11 +77,11 @@ class Accelerator:
     def set_device(self, local_index: int) -> None:
         self.module().set_device(local_index)
 
-    def device_identity(self, local_index: int) -> str:
+    def device_identity(self) -> str:
         """The boot of this host and the physical device's number: what processes that see different devices under the same local number agree on."""
         module = self.module()
         visible = VisibleDevices.read(self.visible_devices_variable, os.environ, module.device_count())
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{self.name}-{visible.of(local_index)}"
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{self.name}-{visible.of(module.current_device())}"
 
     def health_probe(self, local_index: int) -> float:
         return probe(self, local_index)  # type: ignore[arg-type]

@@ -33,8 +33,11 @@ class Platform(Protocol):
     vendor_weight_engines: Mapping[str, str]  # vime's transport -> the backend of the vendor's vLLM that does the like; vime brings its own
     relays_ipc: bool  # shared memory of one device reaches only processes on that device, so trainer ranks pass every message on among themselves first
 
+    def available(self) -> bool:
+        """Whether this machine has such devices and the packages to use them; found out without importing these packages."""
+
     def device_count(self) -> int:
-        """Devices on this node (logical slots on CPU)."""
+        """Devices on this node (logical slots on CPU) that this process may use."""
 
     def device(self, local_index: int) -> torch.device:
         """The torch device of a process' `local_index`-th visible device."""
@@ -45,8 +48,8 @@ class Platform(Protocol):
     def ray_options(self, share: float) -> dict[str, Any]:
         """Options of a Ray actor that takes `share` of one device (colocated actors share one)."""
 
-    def device_identity(self, local_index: int) -> str:
-        """Names the physical device of this process' `local_index`-th one, equal in every process on this host that uses it."""
+    def device_identity(self) -> str:
+        """Names the physical device this process works on, equal in every process on this host that works on it."""
 
     def health_probe(self, local_index: int) -> float:
         """Compute something known on the device and wait for it; seconds taken. Raises `PlatformError` for a wrong result or a device that fails."""

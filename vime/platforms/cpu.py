@@ -54,6 +54,9 @@ class CpuPlatform:
     vendor_weight_engines: Mapping[str, str] = MappingProxyType({})  # vLLM's own transfer backends (nccl, ipc) have no CPU form
     relays_ipc = False
 
+    def available(self) -> bool:
+        return True
+
     def device_count(self) -> int:
         return max(cores(), MINIMUM_SLOTS)
 
@@ -68,7 +71,7 @@ class CpuPlatform:
     def ray_options(self, share: float) -> dict[str, Any]:
         return {"num_cpus": share}
 
-    def device_identity(self, local_index: int) -> str:
+    def device_identity(self) -> str:
         return "cpu"
 
     def health_probe(self, local_index: int) -> float:
@@ -97,9 +100,11 @@ class CpuPlatform:
         apply()
 
     def bootstrap_vllm(self) -> None:
+        from vime.platforms.cpu_torchvision import stand_in_for_torchvision
         from vime.platforms.cpu_vllm import rotate_every_head
 
         rotate_every_head()
+        stand_in_for_torchvision()
 
     def before_weight_reload(self, model: Any) -> None:
         from vime.platforms.cpu_vllm import forget_moe_prepack

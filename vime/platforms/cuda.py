@@ -30,6 +30,9 @@ class CudaPlatform(Accelerator):
     missing: Mapping[str, str] = MappingProxyType({})
     vendor_weight_engines = MappingProxyType({"ipc": "ipc", "broadcast": "nccl"})
 
+    def installed(self, have: Mapping[str, str]) -> bool:
+        return "torch" in have and not have["torch"].endswith("+cpu")
+
     def module(self) -> Any:
         import torch
 

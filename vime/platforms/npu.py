@@ -48,6 +48,9 @@ class NpuPlatform(Accelerator):
     missing = MappingProxyType({"fp8": "A2 and A3 have no fp8 arithmetic; on A5 vLLM-Ascend's fp8 path is not declared here yet"})
     vendor_weight_engines = MappingProxyType({"ipc": "npu_ipc", "broadcast": "hccl"})
 
+    def installed(self, have: Mapping[str, str]) -> bool:
+        return "torch-npu" in have
+
     def module(self) -> Any:
         import torch
 

@@ -41,14 +41,22 @@ def get(name: str) -> Platform:
 
 
 def detect() -> str:
-    """`npu` or `cuda` where torch sees such a device and the provider is installed, else `cpu`. Imports torch only where there is such a provider."""
-    if set(names()) <= {"cpu"}:
-        return "cpu"
-    import torch
+    """The accelerator that is here and whose packages are installed, else `cpu`: by device nodes and installed distributions, no vendor's package is imported.
 
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    found = accelerator.type if accelerator is not None else "cpu"
-    return found if found in names() else "cpu"
+    Raises `UserError` where there is more than one.
+    """
+    found = [name for name in names() if name != "cpu" and get(name).available()]
+    if len(found) > 1:
+        raise UserError(f"platform: auto, but this machine could be {' or '.join(found)}: set `platform:` or --platform to the one you mean")
+    return found[0] if found else "cpu"
+
+
+def for_device(device_type: str) -> Platform:
+    """The platform whose devices torch calls `device_type`; a shipped one before others. Raises `UserError` when there is none."""
+    for name in sorted(names(), key=lambda name: (name not in BUILT_IN, name)):
+        if get(name).device_type == device_type:
+            return get(name)
+    raise UserError(f"no platform here has devices of torch's type {device_type!r} (have {', '.join(names())})")
 
 
 def target_of(name: str) -> str:

@@ -25,7 +25,7 @@ Load = Callable[[list[tuple[str, torch.Tensor]]], Any]
 
 def platform() -> Platform:
     """vime's platform of this worker: the one vLLM itself runs on."""
-    return registry.get(current_platform.device_type)
+    return registry.for_device(current_platform.device_type)
 
 
 class LayerwiseLoader:
@@ -138,7 +138,7 @@ class WorkerMethods:
     def vime_held(self) -> dict[str, str]:
         """Digest by key of every unit whose tensor this worker holds under the same name and shape; others (fused, packed, split) cannot be read back."""
         tensors = dict(self.model_runner.model.named_parameters())
-        digest = platform().tensor_digest
+        digest = self.vime_receiver.platform.tensor_digest
         readable = [unit for unit in self.vime_receiver.units() if unit.name in tensors and tuple(tensors[unit.name].shape) == unit.shape]
         return {unit.key: digest(tensors[unit.name].data[unit.slices]) for unit in readable}
 

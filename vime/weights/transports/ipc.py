@@ -55,7 +55,7 @@ class Sender:
         self.listener.bind("\0" + name)
         self.listener.listen(self.connection.served_by(self.owner))
         self.listener.settimeout(self.connection.timeout_s)
-        return {"socket": name, "boot": boot_id(), "device": self.platform.device_identity(0)}
+        return {"socket": name, "boot": boot_id(), "device": self.platform.device_identity()}
 
     def connect(self, connection: Connection) -> None:
         for _ in range(connection.served_by(self.owner)):
@@ -105,11 +105,11 @@ class Receiver:
             endpoint = self.connection.endpoints[owner]
             if endpoint["boot"] != boot_id():
                 raise RunError(STAGE, f"trainer rank {owner} runs on another host: weights.transport ipc needs one host; use broadcast")
-            if endpoint["device"] != self.platform.device_identity(0):
+            if endpoint["device"] != self.platform.device_identity():
                 raise RunError(
                     STAGE,
                     f"trainer rank {owner} shares memory of {endpoint['device'].rpartition('/')[2]}, this engine worker is on "
-                    f"{self.platform.device_identity(0).rpartition('/')[2]}: weights.transport ipc needs one device; use broadcast",
+                    f"{self.platform.device_identity().rpartition('/')[2]}: weights.transport ipc needs one device; use broadcast",
                 )
             end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             end.settimeout(self.connection.timeout_s)
