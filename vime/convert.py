@@ -32,7 +32,7 @@ def hf_to_torch_dist(model: Path, out: Path, dtype: Dtype | None = None) -> None
     from vime.training import checkpoint
 
     _check_target(out, "vime.json", "a checkpoint")
-    with _trained(model, dtype or _dtype_of(read_config(model))) as trained:
+    with _trained(model, dtype or _dtype_of(read_config(model)), mtp=_holds_draft(model)) as trained:
         load_hf(trained.model, model, trained.table, trained.layout, progress=Progress(f"reading {model}"))
         _say(f"writing {out}")
         checkpoint.save(trained, out.absolute(), {"source": str(model)})
@@ -51,14 +51,14 @@ def torch_dist_to_hf(path: Path, model: Path, out: Path) -> None:
 
     meta = checkpoint.read_meta(path)
     _check_target(out, "config.json", "a model")
-    with _trained(model, meta["dtype"]) as trained:
+    with _trained(model, meta["dtype"], mtp=meta["mtp"] > 0) as trained:
         _say(f"reading {path}")
         checkpoint.load(trained, path, optimizer=False)
         local = list(shards([trained.model], trained.table, trained.layout))
         plan = gather_plan(local, list(trained.table.shapes))
         sizes = {name: _numel(infos) * infos[0].dtype.itemsize for name, infos in plan.items()}
         tensors = Progress(f"writing {out}").over(whole_tensors(local, plan), sizes)
-        export_hf(tensors, sizes, out.absolute(), model, trained.family.exported_config(trained.hf_config), writes=True)
+        export_hf(tensors, sizes, out.absolute(), model, trained.family.exported_config(trained.hf_config, mtp=trained.mtp > 0), writes=True)
     _say(f"wrote {out}")
 
 
@@ -83,7 +83,7 @@ class Progress:
 
 
 @contextmanager
-def _trained(model: Path, dtype: Dtype) -> Iterator[Any]:
+def _trained(model: Path, dtype: Dtype, *, mtp: bool) -> Iterator[Any]:
     """The model on one rank, unfilled, in a process group of its own."""
     from vime.platforms import registry
     from vime.training.distributed import initialise, shut_down
@@ -99,9 +99,19 @@ def _trained(model: Path, dtype: Dtype) -> Iterator[Any]:
         warnings.simplefilter("ignore")  # what Megatron and torch say to programmers would stand between the lines of progress
         layout = initialise(config, platform, 0, 1, "127.0.0.1", port)
         try:
-            yield unloaded(config, platform, layout, platform.device(0))
+            yield unloaded(config, platform, layout, platform.device(0), mtp=mtp)
         finally:
             shut_down()
+
+
+def _holds_draft(model: Path) -> bool:
+    """Whether the files of a Hugging Face directory hold multi-token-prediction layers (config.json may name some that were left out)."""
+    from vime.models.hf_io import Checkpoint, read_config
+    from vime.models.registry import family_for
+
+    hf_config = read_config(model)
+    family = family_for(hf_config, str(model / "config.json"))
+    return family.mtp_layers(hf_config) > 0 and any(name in Checkpoint(model).files for name in family.weight_table(hf_config, mtp=True).draft)
 
 
 def _dtype_of(hf_config: dict[str, Any]) -> Dtype:

@@ -67,6 +67,15 @@ class RewardConfig:
 
 @strict
 @dataclass(frozen=True)
+class SpeculativeConfig:
+    """Speculative decoding: a draft proposes tokens, the model accepts those it would have sampled; answers and log-probs are the model's own."""
+
+    method: Literal["none", "mtp"] = "none"  # mtp: the model's multi-token-prediction layers, updated with it
+    tokens: PositiveInt = 1  # proposed at once
+
+
+@strict
+@dataclass(frozen=True)
 class RolloutConfig:
     """How answers are sampled."""
 
@@ -85,6 +94,7 @@ class RolloutConfig:
     incomplete_group: Literal["refill", "drop", "fail"] = "fail"  # a group that could not be filled
     max_retries: NonNegativeInt = 2  # of one group on an infrastructure failure, before the run fails
     max_engine_restarts: NonNegativeInt = 0  # over the whole run; a restarted engine rejoins by a full weight sync
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     stop_token_ids: tuple[int, ...] = ()  # besides the model's own end-of-sequence ids
 
 
@@ -110,6 +120,15 @@ class AlgoConfig:
 
 @strict
 @dataclass(frozen=True)
+class MtpConfig:
+    """Multi-token prediction: the draft layers of a model that has them."""
+
+    loss_weight: NonNegativeFloat = 0.0  # of their loss beside the policy's; 0: they are not trained
+    gradient: Literal["mtp-only", "joint"] = "mtp-only"  # the draft loss moves the draft layers alone; or the trunk, embedding and head too
+
+
+@strict
+@dataclass(frozen=True)
 class TrainConfig:
     """The optimizer and the batches."""
 
@@ -127,6 +146,7 @@ class TrainConfig:
     min_lr_fraction: Fraction = 0.0
     distributed_optimizer: bool = True
     recompute: Literal["none", "full"] = "none"
+    mtp: MtpConfig = field(default_factory=MtpConfig)
     deterministic: bool = False  # switch the device's libraries to reproducible, slower kernels and collectives
 
 

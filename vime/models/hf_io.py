@@ -149,7 +149,7 @@ class HfWriter:
         self.waiting[name] = tensor.detach().to("cpu").contiguous()
         if set(self.shards[0][1]) <= set(self.waiting):
             file, names = self.shards.pop(0)
-            save_file({name: _own_storage(self.waiting.pop(name)) for name in names}, self.temporary / file, metadata={"format": "pt"})
+            save_file(_own_storage({name: self.waiting.pop(name) for name in names}), self.temporary / file, metadata={"format": "pt"})
 
     def close(self, index: dict[str, str] | None, total_bytes: int) -> None:
         """Write index and config, copy the tokenizer's files, and put the directory in place."""
@@ -222,6 +222,12 @@ def _split(sizes: dict[str, int], limit: int) -> list[tuple[str, list[str]]]:
     return [(f"model-{number:05d}-of-{len(parts):05d}.safetensors", names) for number, names in enumerate(parts, 1)]
 
 
-def _own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """safetensors refuses tensors that share storage: a view into Megatron's flat buffer is copied out."""
-    return tensor if tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size() else tensor.clone()
+def _own_storage(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """safetensors refuses tensors that share storage: a view into Megatron's flat buffer, and a tensor's second name, are copied out."""
+    out: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size() and tensor.data_ptr() not in seen
+        out[name] = tensor if own else tensor.clone()
+        seen.add(tensor.data_ptr())
+    return out

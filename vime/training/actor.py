@@ -24,6 +24,7 @@ from vime.training.forward import Runner, Scores
 from vime.training.images import ImageBatch
 from vime.training.metrics import Meter
 from vime.training.model import Trained, bare_model, build, set_rate
+from vime.training.mtp import DraftLoss, install
 from vime.training.objective import Counts, PolicyObjective, SupervisedObjective
 from vime.training.schedule import lr_at
 from vime.weights.exporter import Shard, gather_plan, shards, whole_tensors
@@ -140,11 +141,14 @@ class TrainerActor:
             context_parallel=layout.cp_size,
             multiple=multiple,
         )
-        micros = [pack(batch, [samples[index] for index in micro], self.device, multiple, cp=layout.cp, cp_size=layout.cp_size) for micro in plan[layout.dp]]
-        return Update(micros, Counts(tokens=int(tokens.sum()), sequences=int((tokens > 0).sum())))
+        places = {"depths": self.depths, "cp": layout.cp, "cp_size": layout.cp_size}
+        micros = [pack(batch, [samples[index] for index in micro], self.device, multiple, **places) for micro in plan[layout.dp]]
+        ahead = tuple(batch.predicted(samples, depth) for depth in range(1, self.depths + 1))
+        return Update(micros, Counts(tokens=int(tokens.sum()), sequences=int((tokens > 0).sum()), ahead=ahead))
 
     def _step(self, update: Update, objective: Callable[..., torch.Tensor], meter: Meter, step: int) -> None:
-        self.runner.backward(update.micros, objective)
+        draft = DraftLoss(self.config.train.mtp.loss_weight, update.counts.ahead, meter) if self.depths else None
+        self.runner.backward(update.micros, objective, draft)
         set_rate(self.trained.optimizer, lr_at(step, self.config.train), self.config.train)
         try:
             _, grad_norm, _ = self.trained.optimizer.step()
@@ -172,7 +176,8 @@ class TrainerActor:
     def _copy_of_policy(self) -> torch.nn.Module:
         """The reference: a second model holding the weights the run starts from (a resumed run makes it before it loads its checkpoint)."""
         trained = self.trained
-        model = bare_model(trained.family, trained.hf_config, trained.config, trained.shape, trained.layout, self.device)
+        model = bare_model(trained.family, trained.hf_config, trained.config, trained.shape, trained.layout, self.device, mtp=trained.mtp > 0)
+        install(model, self.config.train.mtp.gradient)
         with torch.no_grad():
             for (_, copy), (_, original) in zip(local_weights(model), local_weights(trained.model), strict=True):
                 copy.copy_(original)
@@ -184,6 +189,11 @@ class TrainerActor:
         """This rank's weights as slices of Hugging Face tensors: views of the parameters, valid until the next update."""
         return list(shards([self.trained.model], self.trained.table, self.layout))
 
+    @property
+    def depths(self) -> int:
+        """Draft layers that are trained."""
+        return self.trained.mtp if self.config.train.mtp.loss_weight > 0 else 0
+
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """`function(self, *args)` in this process: the sending side of weight transports."""
         return function(self, *args)
@@ -193,7 +203,7 @@ class TrainerActor:
         trained, local = self.trained, self.shards()
         plan = gather_plan(local, list(trained.table.shapes))
         sizes = {name: torch.Size(infos[0].global_shape).numel() * infos[0].dtype.itemsize for name, infos in plan.items()}
-        hf_config = trained.family.exported_config(trained.hf_config)
+        hf_config = trained.family.exported_config(trained.hf_config, mtp=trained.mtp > 0)
         export_hf(whole_tensors(local, plan), sizes, path, self.config.model.path, hf_config, writes=dist.get_rank() == 0)
         dist.barrier()
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # the driver makes train batches and needs no torch
     from vime.models.vision import Images
 
 
+PAD_ID = 0  # what stands in padding: nothing reads it
+
+
 @dataclass(frozen=True)
 class TrainBatch:
     """Samples end to end, flat arrays with offsets; the value at position t is about token t.
@@ -43,6 +46,10 @@ class TrainBatch:
     @property
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
+
+    def predicted(self, samples: Sequence[int], depth: int = 0) -> int:
+        """Tokens of these samples that are in the loss and have a position more than `depth` before them to be predicted from."""
+        return sum(int((self.loss_mask[self.offsets[sample] + 1 + depth : self.offsets[sample + 1]] > 0).sum()) for sample in samples)
 
     def name(self, sample: int) -> str:
         return f"sample {self.names[sample]}" if self.names else f"sample number {sample}"
@@ -107,7 +114,8 @@ class MicroBatch:
     logits predict a token in the loss; the rest is about those N predicted tokens: targets_N their ids, positions_N where they stand in the train batch (int64,
     host), sequence_tokens_N how many tokens of their sample are in the loss.
 
-    positions int64[T], or [3, T] where the batch has images; images: those of the pack, None where it has none.
+    positions int64[T], or [3, T] where the batch has images; images: those of the pack, None where it has none. ahead: for each depth of multi-token
+    prediction, the same tokens as far as a draft layer of that depth can predict them.
 
     Under context parallelism T and N count this rank's share: each predicted token belongs to the rank that holds the position before it.
     """
@@ -124,11 +132,20 @@ class MicroBatch:
     advantages_N: torch.Tensor
     temperature: float
     images: Images | None = None
+    ahead: tuple[Ahead, ...] = ()
 
 
-def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multiple: int = 1, pad_id: int = 0, cp: int = 0, cp_size: int = 1) -> MicroBatch:
+@dataclass(frozen=True)
+class Ahead:
+    """What draft layers of one depth predict: rows_M int64[M], positions that hold their logits, and targets_M, the ids there."""
+
+    rows_M: torch.Tensor
+    targets_M: torch.Tensor
+
+
+def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multiple: int = 1, depths: int = 0, cp: int = 0, cp_size: int = 1) -> MicroBatch:
     """Pack these samples for rank `cp` of `cp_size` context-parallel ones; T is rounded up to a `multiple` (sequence parallelism splits T over tensor ranks)
-    by a padding sequence. No samples: padding alone."""
+    by a padding sequence. No samples: padding alone. `depths`: of multi-token prediction."""
     import torch
 
     lengths = batch.lengths[samples]
@@ -146,6 +163,8 @@ def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multip
     own[local] = np.arange(len(local))
     predicted = np.nonzero(real & (batch.loss_mask[source] > 0))[0]  # tokens in the loss; their logits stand one before
     in_sequence = np.add.reduceat(batch.loss_mask > 0, batch.offsets[:-1], dtype=np.int64)[samples]
+    reachable = [predicted[inside[predicted] > depth] for depth in range(1, depths + 1)]
+    reachable = [tokens[own[tokens - 1 - depth] >= 0] for depth, tokens in enumerate(reachable, 1)]
     counts = np.repeat(np.concatenate([in_sequence, [0] if padding else []]).astype(np.int64), sizes)
     predicted = predicted[own[predicted - 1] >= 0]
     where = source[predicted]
@@ -155,7 +174,7 @@ def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multip
         return torch.as_tensor(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
 
     return MicroBatch(
-        ids_T=put(np.where(real, batch.ids[source], pad_id)[local], torch.int64),
+        ids_T=put(np.where(real, batch.ids[source], PAD_ID)[local], torch.int64),
         positions_T=put(positions[..., local], torch.int64),
         cu_seqlens=put(np.concatenate([[0], np.cumsum(sizes)]), torch.int32),
         longest=int(sizes.max()),
@@ -167,6 +186,7 @@ def pack(batch: TrainBatch, samples: Sequence[int], device: torch.device, multip
         advantages_N=put(batch.advantages[where], torch.float32),
         temperature=batch.temperature,
         images=_images(batch.images, source, real, device),
+        ahead=tuple(Ahead(put(own[tokens - 1 - depth], torch.int64), put(batch.ids[source[tokens]], torch.int64)) for depth, tokens in enumerate(reachable, 1)),
     )
 
 

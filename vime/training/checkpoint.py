@@ -98,6 +98,7 @@ def begin(trained: Trained, path: str | Path, extra: dict[str, Any], keep: int |
         "format": FORMAT,
         "model": fingerprint(trained),
         "dtype": str(trained.config.params_dtype).removeprefix("torch."),
+        "mtp": trained.mtp,
         "world_size": dist.get_world_size(),
         "weights_only": not whole,
         "extra": extra,
@@ -121,6 +122,8 @@ def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[
     meta = read_meta(path)
     if meta["model"] != fingerprint(trained):
         raise UserError(f"{path}: holds another model: {meta['model']}, model.path describes {fingerprint(trained)}")
+    if trained.mtp > meta.get("mtp", 0):
+        raise UserError(f"{path}: was saved without the multi-token-prediction layers that train.mtp or rollout.speculative ask for: convert or train with them")
     state = _state(trained, loading=True, optimizer=optimizer, random_states=optimizer and meta["world_size"] == dist.get_world_size())
     if optimizer and meta.get("weights_only"):
         raise UserError(f"{path}: holds weights alone, no optimizer to go on with: start from it with model.load: torch-dist")

@@ -11,6 +11,7 @@ import torch
 from vime.algos.logprobs import vocab_parallel_logprobs_entropy
 from vime.training.batch import MicroBatch
 from vime.training.model import Trained
+from vime.training.mtp import WANTED, DraftLoss
 from vime.training.rows import move_rows
 
 # (micro-batch, logprobs_N, entropy_N) -> the micro-batch's part of the loss, a scalar whose sum over all micro-batches and ranks is the loss
@@ -47,23 +48,29 @@ class Runner:
 
         return self._run(micros, collect, model or self.trained.ddp, forward_only=True)
 
-    def backward(self, micros: Sequence[MicroBatch], objective: Objective) -> None:
-        """Forward and backward of all micro-batches; gradients are left summed over micro-batches and data-parallel ranks."""
+    def backward(self, micros: Sequence[MicroBatch], objective: Objective, draft: DraftLoss | None = None) -> None:
+        """Forward and backward of all micro-batches, with the draft layers' loss if there is one; gradients are left summed over micro-batches and
+        data-parallel ranks."""
         from megatron.core.distributed import finalize_model_grads
 
         self.trained.ddp.zero_grad_buffer()
         self.trained.optimizer.zero_grad()
 
-        def loss(micro: MicroBatch, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-            return objective(micro, *self._logprobs(micro, logits)), torch.zeros((), dtype=torch.int, device=logits.device), {}
+        def loss(micro: MicroBatch, output: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+            logits, drafts = (output, ()) if draft is None else output
+            value = objective(micro, *self._logprobs(micro, logits))
+            if draft is not None:
+                logprobs = [self._picked(found, ahead.rows_M, ahead.targets_M, micro.temperature)[0] for found, ahead in zip(drafts, micro.ahead, strict=True)]
+                value = value + draft(micro, logprobs)
+            return value, torch.zeros((), dtype=torch.int, device=logits.device), {}
 
-        self._run(micros, loss, self.trained.ddp, forward_only=False)
+        self._run(micros, loss, self.trained.ddp, forward_only=False, draft=draft is not None)
         finalize_model_grads([self.trained.ddp])
 
-    def _run(self, micros: Sequence[MicroBatch], finish: Callable[..., Any], model: torch.nn.Module, forward_only: bool) -> list[Any]:
+    def _run(self, micros: Sequence[MicroBatch], finish: Callable[..., Any], model: torch.nn.Module, forward_only: bool, draft: bool = False) -> list[Any]:
         def step(iterator: Any, model: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
             micro = next(iterator)
-            output = model(**inputs(micro))
+            output = model(**inputs(micro, draft=draft))
             return output, lambda logits, non_loss_data=False: finish(micro, logits)
 
         return self.schedule(
@@ -78,17 +85,25 @@ class Runner:
         )
 
     def _logprobs(self, micro: MicroBatch, logits_1TV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rows_NV = move_rows(logits_1TV[0], micro.rows_N, None, len(micro.rows_N))
-        if not len(micro.rows_N):  # an empty micro-batch still takes part in the backward pass of its pipeline
+        return self._picked(logits_1TV, micro.rows_N, micro.targets_N, micro.temperature)
+
+    def _picked(self, logits_1TV: torch.Tensor, rows_N: torch.Tensor, targets_N: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs of the targets and entropies at these rows."""
+        rows_NV = move_rows(logits_1TV[0], rows_N, None, len(rows_N))
+        if not len(rows_N):  # an empty micro-batch still takes part in the backward pass of its pipeline
             zero = rows_NV.sum(dim=-1).float()
             return zero, zero
-        return vocab_parallel_logprobs_entropy(rows_NV, micro.targets_N, micro.temperature, self.tp_group, self.trained.shape.vocab_size)
+        return vocab_parallel_logprobs_entropy(rows_NV, targets_N, temperature, self.tp_group, self.trained.shape.vocab_size)
 
 
-def inputs(micro: MicroBatch) -> dict[str, Any]:
-    """The keyword arguments of a model's forward pass over the pack: ids [1, T], positions [1, T] or, with images, [3, 1, T]."""
+def inputs(micro: MicroBatch, *, draft: bool = False) -> dict[str, Any]:
+    """The keyword arguments of a model's forward pass over the pack: ids [1, T], positions [1, T] or, with images, [3, 1, T]. `draft`: the pass wants the
+    draft layers' logits too."""
     seen = {} if micro.images is None else {"images": micro.images}
-    return {"input_ids": micro.ids_T[None], "position_ids": micro.positions_T.unsqueeze(-2), "attention_mask": None, "packed_seq_params": packed(micro), **seen}
+    pack = packed(micro)
+    if draft:
+        setattr(pack, WANTED, True)
+    return {"input_ids": micro.ids_T[None], "position_ids": micro.positions_T.unsqueeze(-2), "attention_mask": None, "packed_seq_params": pack, **seen}
 
 
 def packed(micro: MicroBatch) -> Any:

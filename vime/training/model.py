@@ -20,6 +20,7 @@ from vime.models.decoder import has_transformer_engine
 from vime.models.hf_io import load_hf, read_config
 from vime.models.random_init import random_init
 from vime.models.registry import family_for
+from vime.training.mtp import install
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Trained:
     layout: Layout
     config: Any  # megatron's TransformerConfig
     model: torch.nn.Module  # the bare GPTModel
+    mtp: int = 0  # draft layers
     ddp: Any = None
     optimizer: Any = None
 
@@ -142,26 +144,45 @@ def _check_layout(config: Config, family: Family, hf_config: Mapping[str, Any]) 
 
 def build(config: Config, platform: Any, layout: Layout, device: torch.device) -> Trained:
     """Model with its weights, data-parallel wrapper and optimizer. torch.distributed and Megatron's parallel state are up."""
-    trained = unloaded(config, platform, layout, device)
+    trained = unloaded(config, platform, layout, device, mtp=wants_mtp(config))
     load_weights(trained.model, config, trained.table, trained.layout)
     if config.model.freeze_vision:
         _freeze_vision(trained)
+    if trained.mtp and not config.train.mtp.loss_weight:
+        _freeze_draft(trained.model)
     ddp = _wrap(config, trained.config, trained.model)
     return dataclasses.replace(trained, ddp=ddp, optimizer=_optimizer(config, ddp))
 
 
-def unloaded(config: Config, platform: Any, layout: Layout, device: torch.device) -> Trained:
-    """The model alone, its weights not yet set: without wrapper and optimizer."""
+def wants_mtp(config: Config) -> bool:
+    """Whether a run needs the model's draft layers: it trains them, or its engines speculate with them."""
+    return config.train.mtp.loss_weight > 0 or config.rollout.speculative.method == "mtp"
+
+
+def unloaded(config: Config, platform: Any, layout: Layout, device: torch.device, *, mtp: bool) -> Trained:
+    """The model alone, its weights not yet set: without wrapper and optimizer. `mtp`: with its draft layers."""
     from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
     hf_config = read_config(config.model.path)
     family = family_for(hf_config, str(Path(config.model.path) / "config.json"))
-    table, shape = family.weight_table(hf_config), family.shape(hf_config)
-    megatron = transformer_config(config, family, hf_config, platform.device_type)
+    depths = family.mtp_layers(hf_config) if mtp else 0
+    if mtp and not depths:
+        raise UserError(
+            f"{config.model.path}: this {family.title} model has no multi-token-prediction layers: take out train.mtp.loss_weight and rollout.speculative"
+        )
+    table, shape = family.weight_table(hf_config, mtp=mtp), family.shape(hf_config)
+    megatron = transformer_config(config, family, hf_config, platform.device_type, mtp=mtp)
     layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(megatron))
-    model = bare_model(family, hf_config, megatron, shape, layout, device)
+    model = bare_model(family, hf_config, megatron, shape, layout, device, mtp=mtp)
     _check_marks(model, table, layout)
-    return Trained(family, hf_config, shape, table, layout, megatron, model)
+    install(model, config.train.mtp.gradient)
+    return Trained(family, hf_config, shape, table, layout, megatron, model, depths)
+
+
+def _freeze_draft(model: torch.nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if "mtp" in name.split("."):
+            parameter.requires_grad_(False)
 
 
 def _freeze_vision(trained: Trained) -> None:

@@ -21,6 +21,7 @@ class Counts:
 
     tokens: int
     sequences: int
+    ahead: tuple[int, ...] = ()  # tokens that draft layers of each depth predict
 
 
 class PolicyObjective:
