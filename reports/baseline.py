@@ -2,24 +2,30 @@
 
 baseline.json      provenance (see `Provenance`)
 seed-<n>/          manifest.json and metrics.jsonl of one run, as the vime reader reads them
-replaced/<time>/   old curves, and the review page, of a baseline that was replaced
+replaced/<time>/   old curves, and the review page, of a baseline that was replaced; the first of them is the frozen one that drift is measured against
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from datetime import date as Day
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from reports.claims import Claim
 from reports.errors import ReportError, UnreadableRun
 from reports.model import Run
-from reports.readers import read_or_note, read_run
+from reports.readers import How, read_run, read_runs
+from reports.store import Blob
 
 FILE = "baseline.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READS = (1, 2)  # 1 had neither rule, claim, expiry, frozen ancestor nor store
+VALID_DAYS = 180  # a baseline's age after which it is stale, unless it was recorded with another
 
 
 class Entry(BaseModel):
@@ -32,6 +38,7 @@ class Entry(BaseModel):
     sha: str
     slim_sha: str
     source: str
+    source_seed: int | None = None  # where the run's own seed is none of a baseline's (0 to 99), that seed
     commit: str | None = None
     dirty: bool | None = None
 
@@ -53,9 +60,9 @@ class Provenance(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA_VERSION
-    science_hash: str | None
-    recipe: str | None
-    cell: str | None
+    science_hash: str | None = None
+    recipe: str | None = None
+    cell: str | None = None
     reward: dict[str, Any] | None = None
     metric: str
     planned_steps: int
@@ -69,10 +76,28 @@ class Provenance(BaseModel):
     notes: list[str] = []
     runs: list[Entry]
     replaced: Replaced | None = None
+    rule: dict[str, Any] | None = None  # the JudgeRule the runs were checked by, as it was then
+    claim: Claim | None = None  # what a contributor says of runs whose files do not say it
+    expires: str | None = None  # date; None: VALID_DAYS after `date`
+    frozen: str | None = None  # folder of the first baseline of this science, relative to this one
+    drift: list[str] = []  # this one against the frozen one, a line a statistic
+    store: str | None = None  # fsspec root that holds `files`
+    files: list[Blob] = []
+
+    @property
+    def last_day(self) -> Day:
+        """The last day on which the baseline is not stale."""
+        return Day.fromisoformat(self.expires) if self.expires else (datetime.fromisoformat(self.date) + timedelta(days=VALID_DAYS)).date()
+
+    def stale(self, today: Day | None = None) -> str:
+        """Why the baseline is too old, or an empty text."""
+        today = today or datetime.now(UTC).date()
+        days = (today - datetime.fromisoformat(self.date).date()).days
+        return f"the baseline is {days} days old and expired on {self.last_day}: record it anew" if today > self.last_day else ""
 
 
-def load_baseline(source: Sequence[Path | Run] | Path | Run | None, format: str | None = None) -> tuple[list[Run], str]:
-    """(runs, path of the baseline folder or ""). `source`: runs, run paths and baseline folders, mixed; None: no baseline.
+def load_baseline(source: Sequence[Path | Run] | Path | Run | None, format: How = None) -> tuple[list[Run], str]:
+    """(runs, path of the baseline folder or ""). `source`: runs, run paths, URLs and baseline folders, mixed; None: no baseline.
 
     A baseline folder that is not there is no baseline; a run that is not there is an error. Raises ReportError for a folder whose files
     do not match their hashes.
@@ -86,8 +111,8 @@ def load_baseline(source: Sequence[Path | Run] | Path | Run | None, format: str 
         elif (item / FILE).is_file():
             runs += read_folder(item)
             folder = str(item)
-        elif item.exists():
-            runs.append(read_or_note(item, format))
+        elif item.exists() or "#" in item.name or ":/" in str(item):
+            runs += read_runs([item], format)
         elif item.parent.name != "baselines":
             raise ReportError(f"--baseline {item}: no such run or baseline folder")
     return runs, folder
@@ -103,8 +128,8 @@ def read_provenance(folder: Path) -> Provenance:
     except ValidationError as error:
         first = error.errors()[0]
         raise ReportError(f"{file}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
-    if found.schema_version != SCHEMA_VERSION:
-        raise ReportError(f"{file}: baseline of schema {found.schema_version}, this version reads {SCHEMA_VERSION}")
+    if found.schema_version not in READS:
+        raise ReportError(f"{file}: baseline of schema {found.schema_version}, this version reads {' and '.join(map(str, READS))}")
     return found
 
 

@@ -5,25 +5,37 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from matrix.canonical import SHORT
-from matrix.outcome import Outcome
 from matrix.rule import JudgeRule
-from reports.baseline import FILE, Entry, Provenance, Replaced, read_folder, read_machine, slim_sha, write_json
-from reports.checks import convergence, exactness, integrity, learning
-from reports.checks.context import Case
-from reports.checks.integrity import FIRST_CANDIDATE_SEED
+from reports import store
+from reports.baseline import FILE, Entry, Provenance, Replaced, read_folder, read_machine, read_provenance, slim_sha, write_json
+from reports.claims import Claim
 from reports.errors import ReportError
 from reports.metrics import KEPT_IN_BASELINES
 from reports.model import Run
 from reports.readers import read_run
+from reports.refusals import FIRST_CANDIDATE_SEED, copies_elsewhere, drifted, refusals
 from reports.verdict import Declared
 
 FEW_RUNS = 3
-KEPT_IN_MANIFEST = ("schema_version", "seed", "labels", "planned_steps", "commit", "dirty", "versions", "host", "devices", "image", "config_hash", "attempts")
+KEPT_IN_MANIFEST = (
+    "schema_version", "seed", "source_seed", "labels", "planned_steps", "commit", "dirty", "versions", "host", "devices", "image", "config_hash", "attempts",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is said about the runs beside what they say themselves. expires: a date; store: an fsspec root for the whole files."""
+
+    claim: Claim | None = None
+    expires: date | None = None
+    store: str | None = None
+    science_hash: str | None = None  # claimed for runs that carry none
 
 
 def record(
@@ -36,75 +48,71 @@ def record(
     name: str | None = None,
     reason: str | None = None,
     approver: str | None = None,
+    origin: Origin | None = None,
 ) -> Path:
     """Write the baseline of `runs` under `into` and return its folder, named after the science hash (or `name`, for runs without one).
 
     Raises ReportError, naming every run and why, for runs that are broken, unfinished, out of their bands, that did not learn, that stand apart from the
-    others, that are copies, that a verdict next to them calls FAIL, INCOMPLETE or INVALID, or whose seed is not 0 to 99; and for a folder that has a baseline
-    already, without reason and approver.
+    others, that are copies (of each other, or of a run in another baseline), that a verdict next to them calls FAIL, INCOMPLETE or INVALID, whose seed is
+    not 0 to 99, or whose provenance is not complete; and for a folder that has a baseline already, without reason and approver, or where the new runs lie
+    outside the margins around the old or the frozen ones.
     """
-    refused = refusals(runs, rule, declared)
+    origin = origin or Origin()
+    runs = numbered([_claimed(run, origin) for run in runs])
+    refused = refusals(runs, rule, declared, origin.claim)
+    folder = into / _folder_name(runs, name) if not refused else into
+    refused = refused or copies_elsewhere(runs, rule, into, folder)
     if refused:
         raise ReportError("not recorded:\n  " + "\n  ".join(refused))
-    folder = into / _folder_name(runs, name)
     previous = read_folder(folder) if (folder / FILE).is_file() else []
     if previous and not (reason and approver):
-        raise ReportError(f"{folder} holds a baseline of {len(previous)} runs: replacing it needs --reason and --approver, and a review of old and new curves")
+        raise ReportError(
+            f"{folder} holds a baseline of {len(previous)} runs: replacing it (`baseline replace`) needs --reason and --approver, and a review of its page"
+        )
+    drift = drifted(folder, previous, runs, rule) if previous else []
     now = datetime.now(UTC)
-    if previous:
-        _keep_for_review(folder, previous, runs, rule, now)
+    frozen = _keep_for_review(folder, previous, runs, rule, now) if previous else None
     entries = [_write_run(folder, run, rule) for run in sorted(runs, key=lambda run: int(run.seed or 0))]
     replaced = (
         Replaced(reason=reason, approver=approver, date=now.isoformat(timespec="seconds"), previous=[run.sha for run in previous])
         if previous and reason and approver
         else None
     )
-    write_json(folder / FILE, _provenance(runs, entries, rule, declared, command, now, replaced).model_dump())
+    blobs = store.put(origin.store, [(f"seed-{run.seed}", run) for run in runs]) if origin.store else []
+    told = _provenance(runs, entries, rule, declared, command, now, origin.claim).model_copy(
+        update={"replaced": replaced, "frozen": frozen, "drift": drift, "claim": origin.claim, "store": origin.store, "files": blobs}
+        | {"expires": origin.expires.isoformat() if origin.expires else None}
+    )
+    write_json(folder / FILE, told.model_dump(exclude_none=True))
     return folder
 
 
-def refusals(runs: Sequence[Run], rule: JudgeRule, declared: Declared) -> list[str]:
-    """Why these runs may not become a baseline, one line each; empty if they may."""
-    seeds = [run.seed for run in runs]
-    lines = [
-        f"{run.name}: seed {run.seed}; baselines take seeds 0 to {FIRST_CANDIDATE_SEED - 1}"
-        for run in runs
-        if run.seed is None or not 0 <= run.seed < FIRST_CANDIDATE_SEED
-    ]
-    lines += [f"seed {seed} is there {seeds.count(seed)} times" for seed in sorted({s for s in seeds if s is not None and seeds.count(s) > 1})]
-    lines += [line for run in runs if (line := _judged_badly(run))]
-    own = Case((), runs, rule, declared)
-    broken = [check.text for check in integrity.check(own) if check.state != "good"]
-    if broken:
-        return list(dict.fromkeys(lines + broken))
-    as_candidates = Case(runs, (), rule, declared)
-    checks = exactness.check(as_candidates) + (learning.check(as_candidates) if rule.evidence == "convergence" else [])
-    lines += [check.text for check in checks if check.state != "good"]
-    return list(dict.fromkeys(lines + _outliers(runs, rule)))
+def numbered(runs: Sequence[Run]) -> list[Run]:
+    """Runs of other programs have seeds of their own, or none: they get the free numbers from 0 on, in their order; their own seed is kept beside it.
 
-
-def _outliers(runs: Sequence[Run], rule: JudgeRule) -> list[str]:
-    """Runs that the others, as a baseline, would call FAIL."""
-    if rule.evidence != "convergence" or len(runs) <= FEW_RUNS:
-        return []
-    lines = []
+    Runs of a declared cell keep theirs: there, a seed outside 0 to 99 is a mistake.
+    """
+    taken = {run.seed for run in runs if _is_baseline_seed(run.seed)}
+    free = (number for number in range(FIRST_CANDIDATE_SEED) if number not in taken)
+    result = []
     for run in runs:
-        comparisons, _ = convergence.compare(Case([run], [other for other in runs if other is not run], rule))
-        lines += [f"{run.name} stands apart from the other {len(runs) - 1}: {comparison.text}" for comparison in comparisons if comparison.state == "outside"]
-    return lines
-
-
-def _judged_badly(run: Run) -> str:
-    """The latest verdict beside the run (<root>/<cell>/verdicts/) that names it, if that verdict is one no baseline may have."""
-    for file in sorted((run.path.parent / "verdicts").glob("*.json"), reverse=True):
-        try:
-            verdict = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
+        if _is_baseline_seed(run.seed) or run.labels.get("cell"):
+            result.append(run)
             continue
-        if run.sha in (candidate.get("sha") for candidate in verdict.get("candidates", [])):
-            bad = verdict.get("outcome") in (Outcome.FAIL, Outcome.INCOMPLETE, Outcome.INVALID)
-            return f"{run.name}: judged {verdict['outcome']} in {file}" if bad else ""
-    return ""
+        own = {"source_seed": run.seed} if run.seed is not None else {}
+        result.append(replace(run, manifest=run.manifest | own | {"seed": next(free, None)}))
+    return result
+
+
+def _is_baseline_seed(seed: int | None) -> bool:
+    return seed is not None and 0 <= seed < FIRST_CANDIDATE_SEED
+
+
+def _claimed(run: Run, origin: Origin) -> Run:
+    """The run with the science hash that is claimed for it. One that it carries itself and that differs is left for the checks to refuse."""
+    if origin.science_hash is None or run.science_hash is not None:
+        return run
+    return replace(run, manifest=run.manifest | {"labels": run.labels | {"science_hash": origin.science_hash}})
 
 
 def _folder_name(runs: Sequence[Run], name: str | None) -> str:
@@ -120,15 +128,24 @@ def _write_run(folder: Path, run: Run, rule: JudgeRule) -> Entry:
     manifest = {key: run.manifest[key] for key in KEPT_IN_MANIFEST if key in run.manifest}
     write_json(path / "manifest.json", manifest | {"content_hash": run.sha})
     (path / "metrics.jsonl").write_text("".join(_slim_lines(run, rule)), encoding="utf-8")
+    stops = [json.dumps(event) + "\n" for event in run.events if event.get("event") == "early_stop"]
+    if stops:
+        (path / "events.jsonl").write_text("".join(stops), encoding="utf-8")
     return Entry(
         seed=int(run.seed or 0),
         path=path.name,
         sha=run.sha,
         slim_sha=slim_sha(read_run(path)),
-        source="/".join(run.path.absolute().parts[-2:]),  # <cell key>/<run>: where it lay on one machine tells nobody anything
+        source=_source(run),
+        source_seed=run.manifest.get("source_seed"),
         commit=run.manifest.get("commit"),
         dirty=run.manifest.get("dirty"),
     )
+
+
+def _source(run: Run) -> str:
+    """<cell key>/<run>: where it lay on one machine tells nobody anything."""
+    return "/".join(run.path.absolute().parts[-2:]) + (f"#{run.part}" if run.part else "")
 
 
 def _slim_lines(run: Run, rule: JudgeRule) -> list[str]:
@@ -141,21 +158,21 @@ def _slim_lines(run: Run, rule: JudgeRule) -> list[str]:
     return [json.dumps({"step": step, "metrics": metrics}) + "\n" for step, metrics in rows.items()]
 
 
-def _keep_for_review(folder: Path, previous: list[Run], runs: Sequence[Run], rule: JudgeRule, now: datetime) -> None:
-    """Move the old runs aside and write a page with old and new curves."""
+def _keep_for_review(folder: Path, previous: list[Run], runs: Sequence[Run], rule: JudgeRule, now: datetime) -> str:
+    """Move the old runs aside and write a page with old and new curves. Returns the folder of the frozen baseline, relative to this one."""
     from reports.compare import write_comparison
 
+    frozen = read_provenance(folder).frozen
     aside = folder / "replaced" / now.strftime("%Y%m%dT%H%M%SZ")
     aside.mkdir(parents=True)
     write_comparison({"old baseline": previous, "new baseline": list(runs)}, aside, metric=rule.metric, title=f"Baseline {folder.name}: old and new", rule=rule)
     shutil.move(folder / FILE, aside / FILE)
     for run in previous:
         shutil.move(folder / run.path.name, aside / run.path.name)
+    return frozen or f"replaced/{aside.name}"
 
 
-def _provenance(
-    runs: Sequence[Run], entries: list[Entry], rule: JudgeRule, declared: Declared, command: str, now: datetime, replaced: Replaced | None
-) -> Provenance:
+def _provenance(runs: Sequence[Run], entries: list[Entry], rule: JudgeRule, declared: Declared, command: str, now: datetime, claim: Claim | None) -> Provenance:
     first = runs[0]
     labels: dict[str, Any] = first.labels
     return Provenance(
@@ -168,13 +185,13 @@ def _provenance(
         command=command,
         date=now.isoformat(timespec="seconds"),
         commits=sorted({str(run.manifest["commit"]) for run in runs if run.manifest.get("commit")}),
-        dirty=any(run.manifest.get("dirty") is not False for run in runs),
+        dirty=any(run.manifest.get("dirty", claim is None) is not False for run in runs),
         machine=read_machine(first),
         devices=first.manifest.get("devices"),
         versions=dict(first.manifest.get("versions") or {}),
         notes=_notes(runs),
         runs=entries,
-        replaced=replaced,
+        rule=rule.model_dump(),
     )
 
 

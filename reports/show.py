@@ -118,10 +118,14 @@ def print_baseline(folder: Path, console: Console | None = None) -> None:
 
     console = console or terminal()
     provenance, runs = read_provenance(folder), read_folder(folder)
-    facts: dict[str, Any] = provenance.model_dump(exclude={"runs", "schema_version"}, exclude_none=True)
+    facts: dict[str, Any] = provenance.model_dump(exclude={"runs", "schema_version", "rule", "files", "claim", "expires"}, exclude_none=True)
+    facts |= {f"claimed {name}": value for name, value in (provenance.claim.model_dump() if provenance.claim else {}).items()}
     for name, value in facts.items():
         if value not in ([], {}, ""):
             console.print(f"{name:<14} {escape(str(value))}")
+    if provenance.files:
+        console.print(f"{'files':<14} {len(provenance.files)} in the store, {sum(blob.size for blob in provenance.files)} bytes")
+    console.print(f"{'valid':<14} {provenance.stale() or f'to {provenance.last_day}'}")
     console.print(f"{'runs':<14} {len(runs)}: seeds {', '.join(str(run.seed) for run in runs)}; every file matches its hash")
     curves = [run.curves[provenance.metric] for run in runs]
     finals = [float(curve.values[-max(len(curve.values) // 4, 1) :].mean()) for curve in curves]

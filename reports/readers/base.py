@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ _NON_FINITE_WORDS = {
     "-infinity": -math.inf,
 }
 _LONGEST_NUMBER = 64
+_LEADING_ZERO = re.compile(r"[-+]?0\d")  # no program writes 05: what stands there has lost its decimal sign
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,12 @@ def as_number(value: Any) -> float | None:
     word = value.strip()
     if word.lower() in _NON_FINITE_WORDS:
         return _NON_FINITE_WORDS[word.lower()]
+    if "_" in word or _LEADING_ZERO.match(word):
+        return None
     try:
-        number = float(word)
+        return float(word)
     except ValueError:
         return None
-    return number if "_" not in word else None
 
 
 def as_step(value: Any) -> int | None:
@@ -86,6 +89,8 @@ def as_step(value: Any) -> int | None:
 
 def text_step(text: str) -> int | None:
     """The step a cell of a table or a log line holds: digits, with a fraction of zeros at most ("12", "12.0")."""
+    if text.isascii() and text.isdigit():
+        return as_step(int(text))
     number = as_number(text)
     return as_step(number) if number is not None and math.isfinite(number) and number < 1 << 53 else None
 

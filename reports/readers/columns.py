@@ -8,10 +8,10 @@ from reports.errors import UnreadableRun
 from reports.model import NoteKind, Run
 from reports.readers.base import Reading, Source, as_number, text_step
 from reports.readers.records import StepTable
-from reports.readers.tables import MOST_BROKEN, NO_LINE_END, Numbers
+from reports.readers.tables import NO_LINE_END, Numbers, too_many
 
 METRIC = "value"  # the file does not say what it holds: --name train/loss=value
-_SPLIT = re.compile(r"\s*[;\t]\s*|[ ]+|,(?=\s|[-+]?\d)")
+_BLANKS, _SIGNS = re.compile(r"\s*[;\t]\s*|,\s+|\s+"), re.compile(r"\s*,\s*")
 _SAMPLE = 5
 
 
@@ -20,15 +20,14 @@ class ColumnsReader:
     priority = 70
 
     def sniff(self, source: Source) -> bool:
-        lines = [] if source.is_dir else [line for line in source.head_text.splitlines() if line.strip() and not line.startswith("#")]
-        rows = [_cells(line) for line in lines[:_SAMPLE]]
-        return bool(rows) and sum(_fits(row) for row in rows) > len(rows) / 2
+        return _split_of(source) is not None
 
     def read(self, source: Source, how: Reading) -> list[Run]:
         table, numbers = StepTable(source.path), Numbers(source)
+        split = _split_of(source) or _BLANKS
         broken = 0
         for line, text, ended in source.lines(table.notes):
-            cells = _cells(text.lstrip("\ufeff"))
+            cells = [cell for cell in split.split(text.lstrip("\ufeff").strip()) if cell]
             if not any(cells) or text.startswith("#"):
                 continue
             step = text_step(cells[0]) if len(cells) == 2 else None
@@ -39,19 +38,20 @@ class ColumnsReader:
                 continue
             table.add(step, {METRIC: numbers.parse(cells[1])}, line)
         numbers.check()
-        if not len(table) or broken > MOST_BROKEN * (len(table) + broken):
+        if not len(table) or too_many(broken, len(table)):
             raise UnreadableRun(source.path, f"{broken} of {len(table) + broken} lines are not a step and a value")
         steps, curves, notes = table.finish()
         return [Run(source.path, self.name, steps, curves, tuple(notes))]
 
 
+def _split_of(source: Source) -> re.Pattern[str] | None:
+    """What stands between the two numbers on most of the first lines: found once for the file, or a line that lost its blank would be read at its comma."""
+    lines = [] if source.is_dir else [line.strip() for line in source.head_text.splitlines() if line.strip() and not line.startswith("#")][:_SAMPLE]
+    return next((split for split in (_BLANKS, _SIGNS) if lines and sum(_fits(split.split(line)) for line in lines) > len(lines) / 2), None)
+
+
 def _fits(row: list[str]) -> bool:
     return len(row) == 2 and text_step(row[0]) is not None and as_number(row[1].replace(",", ".")) is not None
-
-
-def _cells(line: str) -> list[str]:
-    text = line.strip()
-    return [cell for cell in _SPLIT.split(text) if cell] if " " in text or "\t" in text or ";" in text else text.split(",")
 
 
 READER = ColumnsReader()

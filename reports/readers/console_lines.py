@@ -67,7 +67,7 @@ def pairs_of(text: str, ended: bool) -> tuple[int, dict[str, Any]] | None:
     for part in parts[1:] if ended else parts[1:-1]:  # the last value of a torn line may be cut
         name, colon, value = part.rpartition(":")
         name = name.strip()
-        if not colon or not name or name in values or (name.lower().endswith("step") and name.lower() in ("step", "global_step")):
+        if not colon or not name or ":" in name or name in values or (name.lower().endswith("step") and name.lower() in ("step", "global_step")):
             return None
         values[name] = value.strip()
     return step, values
@@ -82,7 +82,7 @@ def megatron_of(text: str, ended: bool) -> dict[str, Any] | None:
         if not cell.strip():
             continue
         name = name.strip()
-        if not colon or not name or name in values:
+        if not colon or not name or ":" in name or name in values:
             return None
         values[name] = value.strip()
     return values

@@ -8,7 +8,7 @@ from reports.errors import UnreadableRun
 from reports.model import Run
 from reports.readers.base import Reading, Source, as_step
 from reports.readers.records import StepTable
-from reports.readers.trl_reference import add_record
+from reports.readers.trl_reference import add_record, in_order
 
 FILE = "trainer_state.json"
 # Written once at the end: means over the whole training, and no values of the last step.
@@ -29,6 +29,7 @@ class HfTrainerReader:
         if file is None or not isinstance(document, dict) or not isinstance(document.get("log_history"), list):
             raise UnreadableRun(source.path, f"not a whole {FILE} with a log_history")
         table = StepTable(source.path, file.name)
+        in_order(source, document["log_history"])
         for position, record in enumerate(document["log_history"], start=1):
             if isinstance(record, dict):
                 add_record(table, record, position, SUMMARY if "train_runtime" in record else ())

@@ -69,7 +69,7 @@ def _step_key(record: Mapping[str, Any], declared: Names, how: Reading, before: 
     found = pick_step(record, declared, None if how.step == "order" else how.step)
     if found is None:
         return None
-    others = [name for name in (*declared.steps, *declared.counts) if name in record and name != found and record[name] != record[found]]
+    others = [name for name in (*declared.steps, *declared.counts) if name in record and name != found]
     if found.lower() in declared.counts or others:
         words = f"steps are counted by {found!r}" + (f" ({', '.join(map(repr, others))} is there too)" if others else "")
         table.notes.add(NoteKind.ASSUMED, f"{words}: --step NAME takes another", table.name)

@@ -60,6 +60,8 @@ def _salvage(text: str, where: str, ended: bool, notes: Notes) -> list[Any]:
     items, rest = _decode_from(text)
     if rest:
         start = max((match.start() for match in _RECORD_START.finditer(rest)), default=0)
+        if not _RECORD_START.match(rest) or rest[:start].rstrip()[-1:] in ("[", ",", ":"):
+            start = 0  # no torn record with a whole one behind it, but something inside another object
         behind, left = _decode_from(rest[start:]) if start > 0 else ([], rest)
         items += behind if not left else []
         kind = NoteKind.BROKEN_LINE if ended or (behind and not left) else NoteKind.TORN_LINE

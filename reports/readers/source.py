@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from reports.readers.notes import Notes
 
 HEAD_BYTES = 65536  # how much of a file a reader may look at to recognise it
 BUFFER = 1 << 20
+_CUT_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)")  # a URL that was made a Path has lost a slash
 LONGEST_LINE = 1 << 26  # characters; a longer line is no record, and must not fill the memory
 LARGEST_DOCUMENT = 1 << 29  # bytes of one JSON document (a stream of lines has no limit)
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -27,7 +29,7 @@ class Source:
     """One file or folder. Cheap until asked: nothing is opened by making one. Raises ReportError where the place does not exist."""
 
     def __init__(self, where: Path | str) -> None:
-        self.url = str(where)
+        self.url = _CUT_SCHEME.sub(r"\1://", str(where)) if isinstance(where, Path) and not where.exists() else str(where)
         self._fs: Any = None
         if "://" in self.url:
             self._fs, inner = _file_system(self.url)

@@ -13,8 +13,9 @@ from reports.readers.base import Source, as_number
 from reports.readers.notes import Notes
 
 DELIMITERS = ("\t", ";", ",")
-MOST_BROKEN = 0.5  # of the rows; above it the file is not the table its header says
+MOST_BROKEN = 0.05  # of the rows, and two: above it the file is not the table it seems to be, and a row that fits may fit by chance
 NO_LINE_END = "the file ends without a line end, so its last value may be cut: left out (add the line end if it is whole)"
+FIXED_DECIMALS, FIXED_ROWS = 6, 20  # a column written as "%.6f" shows it within a few rows; shortest representations differ in length
 _COMMA_NUMBER = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 _FIXED = re.compile(r"[-+]?\d+[.,](\d{2,})")
@@ -34,6 +35,10 @@ def header_of(source: Source) -> tuple[str, list[str]] | None:
         if len(cells) > 1 and all(as_number(cell) is None for cell in cells):
             return delimiter, cells
     return None
+
+
+def too_many(broken: int, good: int) -> bool:
+    return broken > max(2, MOST_BROKEN * (good + broken)) or (broken > 0 and not good)
 
 
 @dataclass
@@ -109,9 +114,12 @@ class Rows:
                 continue
             if sum(as_number(cell) is None for cell in cells if cell) == len(cells):
                 raise UnreadableRun(self.source.path, f"line {self._line}: a second header, {', '.join(cells[:4])} …: two tables in one file")
+            if not self.good and not self._ended:
+                self._break(NO_LINE_END)  # the only row, and cut somewhere: nothing shows that its cells stand where they should
+                continue
             self.good += 1
             yield self._line, self._whole(cells)
-        if self.broken > MOST_BROKEN * (self.good + self.broken):
+        if too_many(self.broken, self.good):
             raise UnreadableRun(self.source.path, f"{self.broken} of {self.good + self.broken} rows do not have the {len(self.header)} columns of the header")
 
     def _texts(self) -> Iterator[str]:
@@ -133,7 +141,7 @@ class Rows:
             if cells[-1]:
                 self._decimals.add(len(last[1]) if last else -1)
             return cells
-        if not cells[-1] or (last and self._decimals == {len(last[1])} and self.good > 3):
+        if not cells[-1] or (last and len(last[1]) <= FIXED_DECIMALS and self._decimals == {len(last[1])} and self.good > FIXED_ROWS):
             return cells
         self.notes.add(NoteKind.TORN_LINE, f"{NO_LINE_END}: {cells[-1]!r}", f"{self.source.name}:{self._line}")
         return [*cells[:-1], ""]

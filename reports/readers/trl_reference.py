@@ -24,6 +24,7 @@ class TrlReferenceReader:
             raise UnreadableRun(source.path, 'not one JSON document with "steps": [{"step": …}]')
         document = source.document
         table = StepTable(source.path)
+        in_order(source, document["steps"])
         for position, record in enumerate(document["steps"], start=1):
             add_record(table, record, position)
         return [reference_run(source, self.name, table, _manifest(document))]
@@ -36,6 +37,16 @@ def add_record(table: StepTable, record: dict[str, Any], position: int, ignored:
         table.notes.add(NoteKind.BROKEN_LINE, f"no whole step (step is {record.get('step')!r})", f"{table.name}: record {position}")
         return
     table.add(step, {name: value for name, value in record.items() if name != "step" and name not in ignored}, position)
+
+
+def in_order(source: Source, records: list[Any]) -> None:
+    """Raises UnreadableRun where a step is lower than one before it: such a list is written in one go, so it was put together by hand."""
+    before = -1
+    for position, record in enumerate(records, start=1):
+        step = as_step(record.get("step")) if isinstance(record, dict) else None
+        if step is not None and step < before:
+            raise UnreadableRun(source.path, f"record {position} is of step {step}, after step {before}: the records are out of order")
+        before = before if step is None else step
 
 
 def _is_records(value: Any) -> bool:
