@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from tests.training.ranks import configured
+from vime.config.check import check
+from vime.errors import UserError
 from vime.models.base import Layout, WeightTable
 from vime.models.registry import family_for
 
@@ -74,14 +76,16 @@ def simulated(hf_config: dict[str, Any], parallel: dict[str, Any], rank: int, *,
     """One rank of a layout."""
     from vime.training.model import _check_marks, bare_model, transformer_config
 
+    family = family_for(hf_config)
+    config = configured("unused", parallel=parallel, megatron={"model": megatron or {}})
+    if problems := check(config):
+        raise UserError("\n".join(": ".join(problem) for problem in problems))
     with world(parallel, rank) as layout:
         from megatron.core import parallel_state
         from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
         assert (layout.ep, layout.etp) == (parallel_state.get_expert_model_parallel_rank(), parallel_state.get_expert_tensor_parallel_rank())
         assert layout.rank() == rank
-        family = family_for(hf_config)
-        config = configured("unused", parallel=parallel, megatron={"model": megatron or {}})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             transformer = transformer_config(config, family, hf_config, "cpu", mtp=mtp)

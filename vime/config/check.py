@@ -91,6 +91,15 @@ def _layout(config: Config) -> list[Problem]:
     parallel, placement = config.parallel, config.placement
     if parallel.sequence_parallel and parallel.tensor == 1:
         out.append(("parallel.sequence_parallel", "splits the sequence over tensor-parallel ranks: parallel.tensor is 1"))
+    stage, grid = parallel.tensor * parallel.context * parallel.data, parallel.expert * parallel.expert_tensor
+    if stage % grid:
+        out.append(
+            (
+                "parallel.expert",
+                f"expert {parallel.expert} × expert_tensor {parallel.expert_tensor} = {grid} does not divide the {stage} ranks of a pipeline stage "
+                "(tensor × context × data)",
+            )
+        )
     if placement.mode == "colocate" and world_size(config) != engine_devices(config):
         out.append(
             (

@@ -259,12 +259,6 @@ def _check_experts(decoder: Decoder, parallel: ParallelConfig) -> None:
     share("experts' intermediate size", experts.ffn, parallel.expert_tensor, "parallel.expert_tensor")
     if experts.shared:
         share("shared expert's intermediate size", experts.shared, parallel.tensor, "parallel.tensor")
-    ranks, wanted = parallel.tensor * parallel.context * parallel.data, parallel.expert * parallel.expert_tensor
-    if ranks % wanted:
-        raise UserError(
-            f"parallel.expert {parallel.expert} × expert_tensor {parallel.expert_tensor} = {wanted} does not divide the {ranks} ranks of a pipeline stage "
-            "(tensor × context × data)"
-        )
     if parallel.tensor > 1 and not parallel.sequence_parallel:
         raise UserError(f"parallel.tensor {parallel.tensor} with routed experts needs parallel.sequence_parallel: true")
     if experts.groups > 1 and experts.top_k // experts.groups_kept != 2:
