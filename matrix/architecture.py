@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from matrix.vision import vision_parameters
@@ -32,13 +33,15 @@ class Layer:
     mlp_width: int = 0  # gate, up and their product, of one token
     expert_width: int = 0  # the same of the experts one token is sent to, with the token's copies
     kv_split: int = 0  # cached elements per token that divide over tensor-parallel ranks, down to one KV head
-    kv_heads: int = 1
     kv_whole: int = 0  # cached elements per token on every rank (a latent of MLA)
     state: int = 0  # cached elements per sequence (linear attention), divided over tensor-parallel ranks
 
     @property
     def parameters(self) -> int:
         return self.split + self.whole + self.experts
+
+
+SUMMED = ("split", "whole", "experts", "attention_width", "mlp_width", "expert_width", "kv_split", "kv_whole", "state")
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,16 @@ class Architecture:
     def parameters(self) -> int:
         """Of the model that generates, without MTP layers (as published totals of dense and MoE models count)."""
         return self.embedding + self.head + self.final_norm + self.vision + sum(layer.parameters for layer in self.layers)
+
+    @cached_property
+    def sums(self) -> dict[str, list[int]]:
+        """Running sums over the layers, by field: what layers i to j - 1 hold is `sums[field][j] - sums[field][i]`."""
+        return {name: list(accumulate((getattr(layer, name) for layer in self.layers), initial=0)) for name in SUMMED}
+
+    @cached_property
+    def kinds(self) -> tuple[Layer, ...]:
+        """The layers that differ from each other."""
+        return tuple(dict.fromkeys(self.layers))
 
     @cached_property
     def mtp_parameters(self) -> int:
@@ -131,7 +144,7 @@ def _layer(text: Mapping[str, Any], kind: str, index: int) -> Layer:
 def _joined(*parts: Layer) -> Layer:
     first = parts[0]
     total = {name: sum(getattr(part, name) for part in parts) for name in ("split", "whole", "experts", "attention_width", "mlp_width", "expert_width")}
-    return Layer(**total, kv_split=first.kv_split, kv_heads=first.kv_heads, kv_whole=first.kv_whole, state=first.state)
+    return Layer(**total, kv_split=first.kv_split, kv_whole=first.kv_whole, state=first.state)
 
 
 def _grouped(text: Mapping[str, Any], kind: str) -> Layer:
@@ -146,7 +159,7 @@ def _grouped(text: Mapping[str, Any], kind: str) -> Layer:
         split += query + 2 * key
     biased_output = text.get("attention_bias") and kind not in ("glm4_moe",)
     norms = {"per_head": 2 * size, "per_layer": query + key, "none": 0}[_query_key_norm(text, kind)]
-    return Layer(split, norms + (hidden if biased_output else 0), attention_width=2 * query + gate + 2 * key, kv_split=2 * key, kv_heads=kv_heads)
+    return Layer(split, norms + (hidden if biased_output else 0), attention_width=2 * query + gate + 2 * key, kv_split=2 * key)
 
 
 def _query_key_norm(text: Mapping[str, Any], kind: str) -> str:

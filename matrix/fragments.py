@@ -30,22 +30,22 @@ class Composed:
     """The joined values and, for each leaf, the place that set it."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[Key, Where] = field(default_factory=dict)
+    origins: dict[Key, Fragment] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def where(self, key: Key, fallback: Where) -> Where:
         """The place of `key`, of the nearest group that holds it, or of something below it."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.origins:
-                return self.origins[key[:length]]
-        below = [where for origin, where in self.origins.items() if origin[: len(key)] == key]
-        return below[0] if below and key else fallback
+                return self.origins[key[:length]].where(key[:length])
+        below = next((origin for origin in self.origins if origin[: len(key)] == key), None) if key else None
+        return fallback if below is None else self.origins[below].where(below)
 
 
 def leaves(values: Mapping[str, Any], at: Key = ()) -> Iterator[tuple[Key, Any]]:
     """Every value that is not a non-empty mapping, with its key path."""
     for name, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, dict) and value:
             yield from leaves(value, (*at, str(name)))
         else:
             yield (*at, str(name)), value
@@ -55,26 +55,36 @@ def compose(fragments: list[Fragment]) -> Composed:
     """Join fragments. Two that set one key to different values contradict each other: no order among declarations says who wins."""
     result = Composed()
     for fragment in fragments:
-        for key, value in leaves(fragment.values):
-            _put(result, key, value, fragment.where(key))
+        _join(result, result.values, fragment.values, (), fragment)
     return result
 
 
-def _put(result: Composed, key: Key, value: Any, where: Where) -> None:
-    name = ".".join(key)
-    node = result.values
-    for depth, part in enumerate(key[:-1]):
-        node = node.setdefault(part, {})
-        if not isinstance(node, dict):
-            result.problems.append(Problem(where, f"{name} = {value!r}: {'.'.join(key[: depth + 1])} is a plain value at {result.where(key, where)}"))
-            return
-    last = key[-1]
-    if last in node and node[last] != value:
-        if not (value == {} and isinstance(node[last], dict)):
-            result.problems.append(Problem(where, f"{name} = {value!r} contradicts {node[last]!r} set at {result.where(key, where)}: set it in one place"))
-        return
-    node[last] = value
-    result.origins.setdefault(key, where)
+def _join(result: Composed, node: dict[str, Any], values: Mapping[str, Any], at: Key, fragment: Fragment) -> None:
+    for name, value in values.items():
+        key = (*at, str(name))
+        held = node.get(name, _NOTHING)
+        if isinstance(value, dict) and value:
+            if held is _NOTHING or held == {}:
+                held = node[name] = {}
+            if isinstance(held, dict):
+                _join(result, held, value, key, fragment)
+            else:
+                for leaf, inner in leaves(value, key):
+                    result.problems.append(_contradiction(result, leaf, inner, f"{'.'.join(key)} is a plain value", key, fragment))
+        elif held is _NOTHING:
+            node[name] = value
+            result.origins[key] = fragment
+        elif held != value and not (value == {} and isinstance(held, dict)):
+            result.problems.append(_contradiction(result, key, value, f"contradicts {held!r} set", key, fragment))
+
+
+_NOTHING = object()
+
+
+def _contradiction(result: Composed, leaf: Key, value: Any, said: str, key: Key, fragment: Fragment) -> Problem:
+    where = fragment.where(leaf)
+    mend = "" if leaf != key else ": set it in one place"
+    return Problem(where, f"{'.'.join(leaf)} = {value!r}{' ' if leaf == key else ': '}{said} at {result.where(key, where)}{mend}")
 
 
 def lookup(values: Mapping[str, Any], key: Key) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from matrix.architecture import Architecture, Layer
+from matrix.architecture import Architecture
 from matrix.layout import Layout
 from matrix.workload import Workload
 
@@ -66,44 +66,43 @@ def trainer_memory(model: Architecture, layout: Layout, work: Workload) -> Train
 
 
 def _stage(model: Architecture, layout: Layout, work: Workload, index: int, count: int, layers: range) -> TrainerMemory:
-    own = [model.layers[layer] for layer in layers]
     first, last = index == 0, index == count - 1
-    split, whole = 0, 0
+    extra = model.mtp if last and work.mtp else ()
+    held = {name: sums[layers.stop] - sums[layers.start] + sum(getattr(layer, name) for layer in extra) for name, sums in model.sums.items()}
     if first:
-        split, whole = model.embedding, model.vision
+        held["split"] += model.embedding
+        held["whole"] += model.vision
     if last:
-        split += model.head or (model.embedding if not first else 0)  # a tied output layer on another stage is a copy
-        whole += model.final_norm
-        own += list(model.mtp) if work.mtp else []
-    dense = (split + sum(layer.split for layer in own)) / layout.tensor + whole + sum(layer.whole for layer in own)
-    experts = sum(layer.experts for layer in own) / (layout.expert * layout.expert_tensor)
+        held["split"] += model.head or (model.embedding if not first else 0)  # a tied output layer on another stage is a copy
+        held["whole"] += model.final_norm
+    dense = held["split"] / layout.tensor + held["whole"]
+    experts = held["experts"] / (layout.expert * layout.expert_tensor)
     shards, expert_shards = (layout.data * layout.context, layout.expert_data) if work.distributed_optimizer else (1, 1)
     states = (8 if work.weight_bytes == 4 else 12) * (1.0 - work.offloaded)
     return TrainerMemory(
         weights=work.weight_bytes * (dense + experts),
         gradients=work.gradient_bytes * (dense + experts),
         optimizer=states * (dense / shards + experts / expert_shards),
-        activations=_activations(model, layout, work, own, in_flight=count - index),
+        activations=_activations(model, layout, work, held, len(layers) + len(extra), in_flight=count - index),
         logits=LOGIT_BYTES * work.microbatch_tokens * model.vocabulary / layout.tensor if last else 0.0,
     )
 
 
-def _activations(model: Architecture, layout: Layout, work: Workload, layers: list[Layer], in_flight: int) -> float:
+def _activations(model: Architecture, layout: Layout, work: Workload, held: dict[str, int], layers: int, in_flight: int) -> float:
     """Korthikanti et al. 2022 (section 4, their table 2), written out for gated MLPs, grouped and latent attention and experts, with attention that does not
     keep its matrix (Dao et al. 2022). With full recompute only each layer's input is kept, and one layer is worked out at a time (section 5).
     A pipeline's early stages hold as many micro-batches as stages follow (one forward, one backward; Narayanan et al. 2021, section 2.2)."""
-    tokens, width = work.microbatch_tokens, work.weight_bytes
+    token = work.weight_bytes * work.microbatch_tokens
     shared = layout.tensor if layout.sequence_parallel else 1
-    boundary = width * tokens * model.hidden / shared
-    worked = [width * tokens * _layer_width(model.hidden, layer, layout, shared) for layer in layers]
-    if work.recompute:
-        return in_flight * boundary * len(layers) + max(worked, default=0.0)
-    return in_flight * sum(worked)
+    if not work.recompute:
+        return in_flight * token * _widths(model.hidden * layers, held["attention_width"] + held["mlp_width"], held["expert_width"], layout, shared)
+    widest = max(_widths(model.hidden, kind.attention_width + kind.mlp_width, kind.expert_width, layout, shared) for kind in model.kinds)
+    return token * (in_flight * model.hidden * layers / shared + widest)
 
 
-def _layer_width(hidden: int, layer: Layer, layout: Layout, shared: int) -> float:
+def _widths(hidden: int, inner: int, expert: int, layout: Layout, shared: int) -> float:
     """Elements kept of one token: inputs of two norms and of the projections after them, what attention and MLP are computed from, the experts' copies."""
-    return 4 * hidden / shared + (layer.attention_width + layer.mlp_width) / layout.tensor + layer.expert_width / (layout.expert_tensor * shared)
+    return 4 * hidden / shared + inner / layout.tensor + expert / (layout.expert_tensor * shared)
 
 
 def engine_memory(model: Architecture, layout: Layout, work: Workload, device_bytes: float) -> EngineMemory:
@@ -113,11 +112,11 @@ def engine_memory(model: Architecture, layout: Layout, work: Workload, device_by
     (DeepSeek-V2, section 2.1); linear attention keeps one state a sequence.
     """
     tensor = layout.engine_tensor
-    layers = [*model.layers, *(model.mtp if work.speculative else ())]
-    parameters = (model.embedding + model.head + sum(layer.split + layer.experts for layer in layers)) / tensor
-    parameters += model.vision + model.final_norm + sum(layer.whole for layer in layers)
-    per_token = sum(layer.kv_split / min(tensor, layer.kv_heads) + layer.kv_whole for layer in layers)
-    state = sum(layer.state for layer in layers) * STATE_BYTES / tensor
+    extra = model.mtp if work.speculative else ()
+    held = {name: sums[-1] + sum(getattr(layer, name) for layer in extra) for name, sums in model.sums.items()}
+    parameters = (model.embedding + model.head + held["split"] + held["experts"]) / tensor + model.vision + model.final_norm + held["whole"]
+    per_token = held["kv_split"] / min(tensor, model.kv_heads) + held["kv_whole"]
+    state = held["state"] * STATE_BYTES / tensor
     weights = work.engine_bytes * parameters
     room = work.cache_bytes if work.cache_bytes is not None else work.utilization * device_bytes - weights - ENGINE_WORKSPACE
     return EngineMemory(weights, work.cache_width * per_token * work.longest + state, room, -(-work.samples // layout.engines))

@@ -11,7 +11,7 @@ from matrix.architecture import Architecture, UnknownArchitecture, read_architec
 from matrix.declarations import Tier
 from matrix.divisibility import layout_faults, vocabulary_note
 from matrix.layout import Layout, read_layout
-from matrix.loader import DeclaredCell, Matrix
+from matrix.loader import DeclaredCell, Matrix, collector_paused
 from matrix.memory import EngineMemory, TrainerMemory, engine_memory, trainer_memory
 from matrix.memory_fit import memory_faults
 from matrix.prerequisites import caveats, lacking
@@ -75,7 +75,8 @@ class Planner:
 
     def plan(self, cells: Iterable[DeclaredCell], tier: str | None = None) -> Plan:
         """The plan of `cells`, held to the budget of `tier`."""
-        plan = Plan([self.cell(cell) for cell in cells], self.matrix.tier_rules[tier] if tier else None)
+        with collector_paused():
+            plan = Plan([self.cell(cell) for cell in cells], self.matrix.tier_rules[tier] if tier else None)
         plan.budget = list(budget_faults(plan))
         return plan
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from matrix.problem import Problem, Where, shown
 Path_ = tuple[str | int, ...]
 
 TAG = "tag:yaml.org,2002:"
+TEXT = f"{TAG}str"
 Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's where PyYAML has it: ten times as fast. Both leave scalars as they are
 
 # What a plain scalar is: YAML 1.2's core schema, with calendar dates so that one where text is meant is noticed. The first that matches.
@@ -135,22 +137,33 @@ def _key(node: Node, line: int, document: Document) -> str | None:
 
 def _kind(node: Node) -> str:
     """Of a scalar: what its tag says, or what YAML 1.2 reads in it where it has none and no quotes."""
-    tag, text = str(node.tag), node.value
-    if tag != f"{TAG}str" or node.style or (text and text[0] not in PLAIN_START):
-        return tag.removeprefix(TAG)
-    return next((kind for kind, pattern in KINDS if pattern.fullmatch(text)), "str")
+    return plain(node.value)[0] if _is_plain(node) else str(node.tag).removeprefix(TAG)
 
 
-def _trap(node: ScalarNode) -> str | None:
-    """What a plain scalar is often mistaken for, with the mend, or None. Quoted scalars are what they say."""
-    text = node.value
-    if node.style:  # quoted; a plain scalar has none, which is "" or None by parser
-        return None
+def _trap(node: Node) -> str | None:
+    """What a plain scalar is often mistaken for, with the mend, or None. Quoted and tagged scalars are what they say."""
+    return plain(node.value)[1] if _is_plain(node) else None
+
+
+def _is_plain(node: Node) -> bool:
+    return not node.style and node.tag == TEXT  # a plain scalar's style is "" or None by parser
+
+
+@lru_cache(maxsize=1 << 14)
+def plain(text: str) -> tuple[str, str | None]:
+    """What YAML 1.2 reads in an unquoted scalar, and what it is often mistaken for (with the mend) or None."""
+    if text and text[0] not in PLAIN_START and text.lower() not in SWITCH:
+        return "str", None
+    kind = next((kind for kind, pattern in KINDS if pattern.fullmatch(text)), "str")
+    return kind, _mistaken(text, kind)
+
+
+def _mistaken(text: str, kind: str) -> str | None:
     if LEADING_ZERO.fullmatch(text):
         return f'{text} begins with a zero: write {int(text.replace("_", ""))} for a number or "{text}" for text'
-    if OTHER_BASE.match(text) and _kind(node) == "int":
+    if OTHER_BASE.match(text) and kind == "int":
         return f"{text}: write the number in decimal"
-    if "_" in text and _kind(node) in ("int", "float"):
+    if "_" in text and kind in ("int", "float"):
         return f"{text}: write {text.replace('_', '')}"
     if text.lower() in SWITCH:
         return f'{text} is text in YAML 1.2 and a truth value in YAML 1.1: write {SWITCH[text.lower()]} or "{text}"'
@@ -160,7 +173,7 @@ def _trap(node: ScalarNode) -> str | None:
 def _scalar(node: Node, path: Path_, document: Document) -> Any:
     text, kind = str(node.value), _kind(node)
     document.texts[path] = text
-    trap = _trap(node) if isinstance(node, ScalarNode) else None
+    trap = _trap(node)
     if trap:
         document.complain(path, f"{_dotted(path)}: {trap}")
         return text
