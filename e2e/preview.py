@@ -12,6 +12,7 @@ from e2e.run_plan import finished_record, plan_run
 from matrix.loader import DeclaredCell, Matrix
 from matrix.plan import PlannedCell, Planner
 from matrix.prerequisites import lacking_files
+from matrix.problem import MatrixError
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Preview:
     minutes: float  # expected of the runs to be made
     lacks: str | None
     done: tuple[int, ...]  # seeds whose finished runs count
+    fault: str = ""  # the first that `python -m matrix check` finds of it
 
 
 def previews(matrix: Matrix, cells: Iterable[DeclaredCell], options: Options) -> list[Preview]:
@@ -39,12 +41,16 @@ def _preview(matrix: Matrix, planned: PlannedCell, options: Options) -> Preview:
     most = 0 if options.seeds else max(recipe.judge.max_seeds, len(seeds))
     what = f"{recipe.name} ({cell.rule.evidence})" + (f", {cell.framework.value.name}" if cell.framework else "")
     told = ",".join(map(str, seeds)) + (f" (at most {most})" if most > len(seeds) else "")
-    lacks = "; ".join([*planned.lacking, *(str(fault) for fault in planned.faults), *lacking_files(matrix, cell)]) or unavailable(cell, devices, _offer(cell))
+    fault = str(planned.faults[0]) if planned.faults else ""
+    lacks = "; ".join([*planned.lacking, *lacking_files(matrix, cell)]) or unavailable(cell, devices, _offer(cell))
     if lacks:
-        return Preview(str(cell), what, devices, told, 0.0, lacks, ())
-    plans = [plan_run(matrix, cell, seed, options.root, options.command, options.overrides) for seed in seeds]
+        return Preview(str(cell), what, devices, told, 0.0, lacks, (), fault)
+    try:
+        plans = [plan_run(matrix, cell, seed, options.root, options.command, options.overrides) for seed in seeds]
+    except MatrixError as error:
+        return Preview(str(cell), what, devices, told, 0.0, str(error.problems[0]), ())
     done = () if options.rerun else tuple(plan.seed for plan in plans if finished_record(plan))
-    return Preview(str(cell), what, devices, told, cell.minutes * (len(seeds) - len(done)), None, done)
+    return Preview(str(cell), what, devices, told, cell.minutes * (len(seeds) - len(done)), None, done, fault)
 
 
 def _offer(cell: DeclaredCell) -> Offer:
@@ -64,7 +70,8 @@ def lines(found: list[Preview]) -> list[str]:
 
 
 def _does(one: Preview) -> str:
+    fault = f" (at fault: {one.fault})" if one.fault else ""
     if one.lacks:
-        return f"NOT_RUN here: {one.lacks}"
+        return f"NOT_RUN here: {one.lacks}{fault}"
     finished = f"; finished before: {','.join(map(str, one.done))}" if one.done else ""
-    return f"about {one.minutes:.0f} min{finished}"
+    return f"about {one.minutes:.0f} min{finished}{fault}"

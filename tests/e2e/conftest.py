@@ -59,8 +59,11 @@ config: {platform: npu}
 def npu_tree(tree: Path) -> Path:
     """The tree with a machine that is not here: nightly cells on eight NPUs, one of two nodes."""
     (tree / "hardware" / "a2.yaml").write_text(NPU)
-    rows = [(NPU_CELL, 8), ("qwen3-4b.a2.non-colocate", 4), ("qwen3-4b.a2.colocate@two-nodes", 16)]
-    cells = [f"  - id: {name}\n    recipe: spell-backward\n    tiers: [nightly]\n    config: {{parallel: {{data: {count}}}}}\n" for name, count in rows]
+    rows = [(NPU_CELL, 8, 8), ("qwen3-4b.a2.non-colocate", 4, 1), ("qwen3-4b.a2.colocate@two-nodes", 16, 16)]
+    cells = [
+        f"  - id: {name}\n    recipe: spell-backward\n    tiers: [nightly]\n    config: {{parallel: {{data: {ranks}}}, rollout: {{engines: {engines}}}}}\n"
+        for name, ranks, engines in rows
+    ]
     (tree / "cells" / "npu.yaml").write_text("cells:\n" + "".join(cells))
     return tree
 
