@@ -179,7 +179,79 @@ def night(
     raise typer.Exit(1 if found.alarms else 0)
 
 
+def calibrate(
+    target: Annotated[list[str] | None, typer.Argument(help="A recipe of the matrix, a baseline folder, or runs.", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--shipped", help="Every recipe of the matrix that has a stored baseline.")] = False,
+    recipe: RecipeOption = None,
+    trials: Annotated[int, typer.Option(min=100, help="Resampled nights per number.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="Write the table into a document, between its marks <!-- calibrate RECIPE --> and <!-- end calibrate -->.", show_default=False),
+    ] = None,
+    spread: Annotated[str | None, typer.Option(help="welch or larger: try the other rule for two and three candidates.", show_default=False)] = None,
+    format: FormatOption = None,
+) -> None:
+    """How often the rule says PASS, FAIL and INCONCLUSIVE of healthy and of broken candidates, made from stored runs: a Markdown table.
+
+    python -m reports calibrate spell-backward
+    python -m reports calibrate matrix/baselines/3f2a9c81d0be
+    python -m reports calibrate --shipped --into docs/verdict.md
+    """
+    from reports.baseline import load_baseline
+    from reports.calibrate import operating_characteristic
+    from reports.calibrate.table import as_markdown, warnings, write_between_marks
+    from reports.rules import resolve
+
+    given = {"spread": spread} if spread else {}
+    for sources, named in _calibrated(target or [], every, recipe):
+        runs, _ = load_baseline(sources, format)
+        held = resolve(runs, named, given, None, False)
+        found = operating_characteristic(runs, held.rule, trials, seed)
+        text = as_markdown(found, held)
+        typer.echo(text)
+        for warning in warnings(found, held):
+            typer.echo(f"warning: {warning}", err=True)
+        if into is not None:
+            write_between_marks(into, held.name, text)
+
+
+def pictures(
+    into: Annotated[Path, typer.Argument(help="Directory for the SVGs.")] = Path("docs/images"),
+    recipe: Annotated[str, typer.Option(help="A recipe with a stored baseline.")] = "spell-backward",
+) -> None:
+    """Draw the three pictures of docs/verdict.md from a stored baseline.
+
+    python -m reports pictures docs/images
+    """
+    from reports.baseline import load_baseline
+    from reports.calibrate.pictures import write
+    from reports.rules import resolve
+
+    [(sources, named), *_] = _calibrated([recipe], False, None)
+    runs, _ = load_baseline(sources)
+    for path in write(runs, resolve(runs, named, {}, None, False).rule, into):
+        typer.echo(str(path))
+
+
+def _calibrated(targets: Sequence[str], every: bool, recipe: str | None) -> list[tuple[list[Path], str | None]]:
+    """(runs or a baseline folder, recipe) for each table that is asked for."""
+    from reports.recipes import baselines_of, shipped
+
+    if every == bool(targets):
+        raise ReportError("give a recipe, a baseline folder or runs; or --shipped for every recipe with a stored baseline")
+    paths = [Path(target) for target in targets if Path(target).exists()]
+    if paths and len(paths) == len(targets):
+        return [(paths, recipe)]
+    names = shipped() if every else list(targets)
+    found = [([folder], name) for name in names for folder in baselines_of(name)]
+    empty = [name for name in names if not baselines_of(name)]
+    if empty:
+        raise ReportError(f"{empty[0]}: neither a path nor a recipe with a stored baseline (there are: {', '.join(shipped()) or 'none'})")
+    return found
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to `python -m reports`."""
-    for command in (judge, replay, night):
+    for command in (judge, replay, calibrate, night, pictures):
         app.command()(command)

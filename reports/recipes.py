@@ -83,6 +83,15 @@ def baselines_of(recipe: str, root: Path | None = None) -> list[Path]:
     return [path for path in found if read_provenance(path).recipe == recipe]
 
 
+def shipped() -> list[str]:
+    """Names of the recipes that a stored baseline was made with, in order."""
+    import matrix
+    from reports.baseline import FILE, read_provenance
+
+    folder = Path(matrix.__file__).parent / "baselines"
+    return sorted({name for file in folder.glob(f"*/{FILE}") if (name := read_provenance(file.parent).recipe)})
+
+
 def _held(recipe: Recipe, cell: str | None = None, science: str | None = None, baseline: Path | None = None) -> Held:
     low, high = recipe.reward.range
     declared = Declared(cell=cell, recipe=recipe.name, science_hash=science, reward_id=recipe.reward.id, reward_range=(low, high))

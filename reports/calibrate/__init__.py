@@ -1,18 +1,19 @@
-"""The operating characteristic of a rule: how often it says what, of healthy candidates and of broken ones, resampled from stored runs.
+"""The operating characteristic of a rule: how often it says what, of healthy candidates and of broken ones, made from stored runs.
 
-Every trial draws a new baseline of the same size as the stored one and up to three candidates, all from the model in `resample.py`, and applies the rule's
-learning and convergence checks with the very functions `judge` uses.
+Every trial draws new baselines of 3, 5, 10 and as many runs as are stored, and up to three candidates, all from one model of the stored curves (`resample.py`:
+by run and by blocks of residuals; `fitted.py`: a fitted curve), and applies the rule's learning and convergence checks with the very functions `judge` uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from matrix.rule import JudgeRule
-from reports.calibrate.resample import CurveModel, fit
+from reports.calibrate import fitted, resample
+from reports.calibrate.resample import CurveModel
 from reports.calibrate.scenarios import SCENARIOS, Scenario
 from reports.checks import learning
 from reports.checks.context import Case
@@ -21,12 +22,13 @@ from reports.errors import ReportError
 from reports.model import Run
 from reports.stats.intervals import run_sd, t_quantile
 from reports.stats.looks import level_per_look
-from reports.stats.summary import STATISTICS, Grid, drop_from_best, gain, summarise
+from reports.stats.summary import STATISTICS, Grid, drop_from_best, gain, residual_sd, summarise
 
 LEAST_RUNS = 3
+SIZES = (3, 5, 10)  # baseline runs
 DRAWS = 200_000
 HEALTHY_ERROR = 0.01  # how often one healthy run may fail to pass
-CHUNK = 500  # trials at once: bounds the memory of B + 3 curves each
+CHUNK_BYTES = 64e6  # curves made at once
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,28 @@ class Rates:
 
 @dataclass(frozen=True)
 class Characteristic:
-    """What a rule does. By statistic: `sd`, the stored runs' between-run spread, and `least_delta` (see there). `rates` by scenario."""
+    """What a rule does. By statistic: `sd`, the stored runs' between-run spread; by statistic and baseline size: `least_delta` (see there).
+
+    rates[model][size][scenario]: models are "resampled" and, where growth describes the curve, "fitted". level: by size.
+    """
 
     runs: int
     steps: int
     trials: int
-    level: float
+    sizes: tuple[int, ...]
+    level: dict[int, float]
     sd: dict[str, float]
-    least_delta: dict[str, float]
-    scenarios: tuple[Scenario, ...]
-    rates: tuple[Rates, ...]
+    least_delta: dict[str, dict[int, float]]
+    rates: dict[str, dict[int, dict[str, Rates]]]
+    scenarios: tuple[Scenario, ...] = SCENARIOS
 
 
 def operating_characteristic(runs: Sequence[Run], rule: JudgeRule, trials: int = 2000, seed: int = 0) -> Characteristic:
-    """Raises ReportError for a rule without convergence, fewer than three runs, or runs whose common steps are not the planned ones."""
+    """Raises ReportError for a rule without convergence, a paired one, fewer than three runs, or runs whose common steps are not the planned ones."""
     if rule.evidence != "convergence":
         raise ReportError("the rule judges exactness: it has no error rates to estimate")
+    if rule.paired:
+        raise ReportError("the rule is paired: stored runs do not tell how alike candidates of the same seeds are")
     if len(runs) < LEAST_RUNS:
         raise ReportError(f"{len(runs)} run(s): a spread between runs needs {LEAST_RUNS} or more")
     case = Case(runs, (), rule)
@@ -62,12 +70,14 @@ def operating_characteristic(runs: Sequence[Run], rule: JudgeRule, trials: int =
     values = case.values(runs)
     if not np.isfinite(values).all():
         raise ReportError(f"{rule.metric} is not finite in every run")
-    model, rng = fit(values), np.random.default_rng(seed)
-    level = level_per_look(len(runs), rule.max_seeds, rule.alpha, rule.spread)
-    rates = tuple(_rates(model, scenario, rule, case.grid, level, trials, rng) for scenario in SCENARIOS)
+    sizes = tuple(sorted({*SIZES, len(runs)}))
+    level = {size: level_per_look(size, rule.max_seeds, rule.alpha, rule.spread) for size in sizes}
+    models: dict[str, CurveModel | None] = {"resampled": resample.fit(values), "fitted": fitted.fit(values)}
+    rates = {name: _all_rates(model, rule, case.grid, level, trials, seed) for name, model in models.items() if model is not None}
     summary = summarise(values, case.grid)
     sd = {name: float(run_sd(np.exp(summary[name]) if name == "residual" else summary[name])) for name in STATISTICS}
-    return Characteristic(len(runs), len(case.common), trials, level, sd, least_delta(summary, rule, len(case.common), level), SCENARIOS, rates)
+    least = least_delta(summary, rule, len(case.common), level)
+    return Characteristic(len(runs), len(case.common), trials, sizes, level, sd, least, rates)
 
 
 def _check_grid(case: Case) -> None:
@@ -79,48 +89,81 @@ def _check_grid(case: Case) -> None:
         raise ReportError(f"the runs share {len(common)} steps of {case.rule.metric}; the rule plans {planned}")
 
 
-def least_delta(summary: dict[str, np.ndarray], rule: JudgeRule, steps: int, level: float) -> dict[str, float]:
-    """By statistic the smallest δ at which one healthy run passes in 99 % of the nights, all statistics together.
+def least_delta(summary: dict[str, np.ndarray], rule: JudgeRule, steps: int, level: dict[int, float]) -> dict[str, dict[int, float]]:
+    """By statistic and baseline size the smallest δ that is decidable: one healthy run passes in 99 % of the nights, all statistics together (and one that
+    is 2 δ off fails as often, for the same reason).
 
     The run passes where |difference| + t(level)·s·√(1 + 1/B) < δ; the difference is normal with the stored spread σ, s estimates σ with B-1 degrees of freedom.
     """
-    found, declared, rng = {}, margins(rule, steps), np.random.default_rng(0)
+    found: dict[str, dict[int, float]] = {}
+    declared = margins(rule, steps)
     for margin in declared:
-        values = summary[margin.statistic]
-        sigma, runs = max(float(run_sd(values)), margin.floor), len(values)
-        estimate = np.maximum(sigma * np.sqrt(rng.chisquare(runs - 1, DRAWS) / (runs - 1)), margin.floor)
-        reach = np.abs(rng.normal(0, sigma, DRAWS)) + t_quantile(1 - level, runs - 1) * estimate
-        delta = float(np.quantile(reach, 1 - HEALTHY_ERROR / len(declared))) * np.sqrt(1 + 1 / runs)
-        found[margin.statistic] = float(np.exp(delta)) if margin.statistic == "residual" else delta
+        sigma = max(float(run_sd(summary[margin.statistic])), margin.floor)
+        found[margin.statistic] = {}
+        for size, look in level.items():
+            rng = np.random.default_rng(0)
+            estimate = np.maximum(sigma * np.sqrt(rng.chisquare(size - 1, DRAWS) / (size - 1)), margin.floor)
+            reach = np.abs(rng.normal(0, sigma, DRAWS)) + t_quantile(1 - look, size - 1) * estimate
+            delta = float(np.quantile(reach, 1 - HEALTHY_ERROR / len(declared))) * np.sqrt(1 + 1 / size)
+            found[margin.statistic][size] = float(np.exp(delta)) if margin.statistic == "residual" else float(delta)
     return found
 
 
-def _rates(model: CurveModel, scenario: Scenario, rule: JudgeRule, at: Grid, level: float, trials: int, rng: np.random.Generator) -> Rates:
-    passed, failed, done = np.zeros(rule.max_seeds), np.zeros(rule.max_seeds), 0
-    while done < trials:
-        count = min(CHUNK, trials - done)
-        baseline = model.draw(rng, (count, model.runs))
-        candidates = scenario.change(model, model.draw(rng, (count, rule.max_seeds), **scenario.draw(model)), rule, at)
-        ok, bad = _decisions(candidates, baseline, rule, at, level)
-        passed, failed, done = passed + ok, failed + bad, done + count
-    return Rates(tuple((passed / trials).tolist()), tuple((failed / trials).tolist()))
+@dataclass(frozen=True)
+class Numbers:
+    """What a set of curves comes to: statistics, gain, drop from the best window and step noise, each float64[trials, runs]."""
+
+    statistics: dict[str, np.ndarray]
+    gain: np.ndarray
+    drop: np.ndarray
+    noise: np.ndarray
+
+    def first(self, runs: int) -> Numbers:
+        kept = {name: values[:, :runs] for name, values in self.statistics.items()}
+        return Numbers(kept, self.gain[:, :runs], self.drop[:, :runs], self.noise[:, :runs])
 
 
-def _decisions(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, at: Grid, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts of trials passed and failed after each look. candidates: float64[trials, looks, S]; baseline: float64[trials, B, S]."""
+def _all_rates(model: CurveModel, rule: JudgeRule, at: Grid, level: dict[int, float], trials: int, seed: int) -> dict[int, dict[str, Rates]]:
+    """One set of baselines serves every scenario: the rates differ by what is wrong with the candidates alone."""
+    rng = np.random.default_rng(seed)
+    baselines = _numbers(lambda count: model.draw(rng, (count, max(level))), trials, max(level), rule, at)
+    found: dict[int, dict[str, Rates]] = {size: {} for size in level}
+    for scenario in SCENARIOS:
+
+        def candidates(count: int, scenario: Scenario = scenario) -> np.ndarray:
+            return scenario.change(model, model.draw(rng, (count, rule.max_seeds), **scenario.draw(model)), rule, at)
+
+        ours = _numbers(candidates, trials, rule.max_seeds, rule, at)
+        for size in level:
+            found[size][scenario.name] = _rates(ours, baselines.first(size), rule, at, level[size])
+    return found
+
+
+def _numbers(draw: Callable[[int], np.ndarray], trials: int, runs: int, rule: JudgeRule, at: Grid) -> Numbers:
+    """Curves are made and reduced chunk by chunk, so that memory stays flat."""
     sign = 1.0 if rule.better == "higher" else -1.0
-    ours, theirs = summarise(candidates, at), summarise(baseline, at)
-    learns = gain(candidates * sign, at) > learning.least_gain(candidates * sign, baseline * sign, rule, at)
-    width = int(at.first.sum())
-    keeps = drop_from_best(candidates * sign, width) <= learning.largest_drop(candidates * sign, baseline * sign, rule, width)
-    passed, failed = np.zeros(len(candidates), dtype=bool), np.zeros(len(candidates), dtype=bool)
-    ok, bad = np.zeros(rule.max_seeds), np.zeros(rule.max_seeds)
-    for look in range(rule.max_seeds):
-        shown = {name: values[:, : look + 1] for name, values in ours.items()}
-        decisions = decide(shown, theirs, rule, len(at.steps), level)
-        broken = ~(learns & keeps)[:, : look + 1].all(axis=-1) | np.logical_or.reduce([d.outside for d in decisions])
+    chunk, width = max(1, int(CHUNK_BYTES // (8 * runs * len(at.steps)))), int(at.first.sum())
+    parts = []
+    for begin in range(0, trials, chunk):
+        curves = draw(min(chunk, trials - begin))
+        parts.append((summarise(curves, at), gain(curves * sign, at), drop_from_best(curves * sign, width), residual_sd(curves)))
+    joined = {name: np.concatenate([part[0][name] for part in parts]) for name in STATISTICS}
+    return Numbers(joined, *(np.concatenate([part[index] for part in parts]) for index in (1, 2, 3)))
+
+
+def _rates(ours: Numbers, theirs: Numbers, rule: JudgeRule, at: Grid, level: float) -> Rates:
+    """Passed and failed after each look."""
+    width, trials = int(at.first.sum()), len(ours.gain)
+    learns = ours.gain > learning.least_gain(ours.noise, theirs.gain, rule, at)
+    keeps = ours.drop <= learning.largest_drop(ours.noise, theirs.drop, rule, width)
+    passed, failed = np.zeros(trials, dtype=bool), np.zeros(trials, dtype=bool)
+    ok, bad = [], []
+    for look in range(1, rule.max_seeds + 1):
+        decisions = decide(ours.first(look).statistics, theirs.statistics, rule, len(at.steps), level)
+        broken = ~(learns & keeps)[:, :look].all(axis=-1) | np.logical_or.reduce([d.outside for d in decisions])
         good = ~broken & np.logical_and.reduce([d.inside for d in decisions])
         open_ = ~passed & ~failed
         passed, failed = passed | (open_ & good), failed | (open_ & broken)
-        ok[look], bad[look] = passed.sum(), failed.sum()
-    return ok, bad
+        ok.append(float(passed.mean()))
+        bad.append(float(failed.mean()))
+    return Rates(tuple(ok), tuple(bad))

@@ -1,4 +1,4 @@
-"""New curves in the likeness of stored ones.
+"""New curves in the likeness of stored ones, resampled by run and by blocks of residuals.
 
 A curve is the runs' mean, plus a smooth deviation that belongs to the run (what makes runs differ), plus noise of single steps. A new curve takes the smooth
 deviation of one stored run, its sign at random, and the noise of stored runs in blocks, each block from a run of its own, at the steps where it was seen: so
@@ -8,6 +8,7 @@ noise keeps its short correlations and may change along the curve. Both are wide
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -15,8 +16,17 @@ SMOOTH_SHARE = 10  # the smooth part is a moving mean over a tenth of the steps
 BLOCK = 5  # steps
 
 
+class CurveModel(Protocol):
+    """mean: float64[S]. `draw` gives float64[*shape, S] new curves: learning `stretch` times slower, step noise times `noise_factor`."""
+
+    @property
+    def mean(self) -> np.ndarray: ...
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int], noise_factor: float = 1.0, stretch: float = 1.0) -> np.ndarray: ...
+
+
 @dataclass(frozen=True)
-class CurveModel:
+class BlockModel:
     """mean: float64[S]; smooth, noise: float64[B, S]."""
 
     mean: np.ndarray
@@ -47,12 +57,12 @@ class CurveModel:
         return np.interp(at / stretch, at, moving_mean(self.mean, _width(len(self.mean))))
 
 
-def fit(values: np.ndarray) -> CurveModel:
+def fit(values: np.ndarray) -> BlockModel:
     """values: float64[B, S], B >= 2."""
     mean = values.mean(axis=0)
     deviation = (values - mean) * np.sqrt(len(values) / (len(values) - 1))
     smooth = np.array([moving_mean(row, _width(values.shape[1])) for row in deviation])
-    return CurveModel(mean, smooth, deviation - smooth)
+    return BlockModel(mean, smooth, deviation - smooth)
 
 
 def _width(steps: int) -> int:

@@ -23,9 +23,10 @@ def check(case: Case) -> list[Check]:
     width = int(case.grid.first.sum())  # values, not steps: an evaluation is recorded sparsely
     if not width:
         return []
-    gains, gain_limit = gain(candidates, case.grid), least_gain(candidates, baseline, case.rule, case.grid)
-    drops, drop_limit = drop_from_best(candidates, width), largest_drop(candidates, baseline, case.rule, width)
-    chance_gain, chance_drop = chance(-gains, -gain(baseline, case.grid)), chance(drops, drop_from_best(baseline, width))
+    noise, usual_gains, usual_drops = residual_sd(candidates), gain(baseline, case.grid), drop_from_best(baseline, width)
+    gains, gain_limit = gain(candidates, case.grid), least_gain(noise, usual_gains, case.rule, case.grid)
+    drops, drop_limit = drop_from_best(candidates, width), largest_drop(noise, usual_drops, case.rule, width)
+    chance_gain, chance_drop = chance(-gains, -usual_gains), chance(drops, usual_drops)
     found: list[Check] = []
     for index, run in enumerate(case.candidates):
         grown, limit = float(gains[index]), float(gain_limit[index])
@@ -38,31 +39,30 @@ def check(case: Case) -> list[Check]:
     return found
 
 
-def least_gain(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, at: Grid) -> np.ndarray:
-    """float64[..., n]: the gain that noise alone reaches with probability alpha. candidates: float64[..., n, S]; baseline: float64[..., B, S].
+def least_gain(noise: np.ndarray, usual: np.ndarray, rule: JudgeRule, at: Grid) -> np.ndarray:
+    """float64[..., n]: the gain that noise alone reaches with probability alpha. noise: float64[..., n], of the candidates; usual: float64[..., B] gains.
 
     Noise is the baseline's between-run spread of the gain, and at least what the candidate's own step noise makes of two window means.
     """
-    within = residual_sd(candidates) * np.sqrt(1 / max(at.first.sum(), 1) + 1 / max(at.last.sum(), 1))
+    within = noise * np.sqrt(1 / max(at.first.sum(), 1) + 1 / max(at.last.sum(), 1))
     limit = t_quantile(1 - rule.alpha, 1e6) * within
-    runs = baseline.shape[-2]
+    runs = usual.shape[-1]
     if runs >= LEAST_RUNS_FOR_GAIN:
-        limit = np.maximum(limit, (t_quantile(1 - rule.alpha, runs - 1) * run_sd(gain(baseline, at)))[..., None])
+        limit = np.maximum(limit, (t_quantile(1 - rule.alpha, runs - 1) * run_sd(usual))[..., None])
     return limit
 
 
-def largest_drop(candidates: np.ndarray, baseline: np.ndarray, rule: JudgeRule, width: int) -> np.ndarray:
-    """float64[..., n]: the drop from the best window of `width` values that is usual (shapes as in `least_gain`).
+def largest_drop(noise: np.ndarray, usual: np.ndarray, rule: JudgeRule, width: int) -> np.ndarray:
+    """float64[..., n]: the drop from the best window of `width` values that is usual. noise: float64[..., n]; usual: float64[..., B] drops.
 
     Usual is what the baseline's runs show, and at least what the candidate's own step noise makes of the best of many windows;
     δ of the last window is always allowed.
     """
-    runs = baseline.shape[-2]
-    limit = DROP_SE * residual_sd(candidates) * np.sqrt(2 / width)
+    runs = usual.shape[-1]
+    limit = DROP_SE * noise * np.sqrt(2 / width)
     if runs >= LEAST_RUNS_FOR_DROP:
-        drops = drop_from_best(baseline, width)
-        usual = drops.mean(axis=-1) + t_quantile(1 - DROP_LEVEL, runs - 1) * run_sd(drops) * np.sqrt(1 + 1 / runs)
-        limit = np.maximum(limit, usual[..., None])
+        most = usual.mean(axis=-1) + t_quantile(1 - DROP_LEVEL, runs - 1) * run_sd(usual) * np.sqrt(1 + 1 / runs)
+        limit = np.maximum(limit, most[..., None])
     return np.maximum(limit, rule.delta.last if rule.delta else 0.0)
 
 
