@@ -51,9 +51,9 @@ class Layout:
         """The layers of each pipeline stage, as Megatron-Core cuts them. Raises ValueError, with the numbers, where that leaves a part of a layer."""
         ends = [size for size in (self.first_stage, self.last_stage) if size is not None]
         middle, left = self.pipeline - len(ends), layers - sum(ends)
-        if (middle and (left <= 0 or left % middle)) or (not middle and left):
+        if middle < 0 or (middle and (left <= 0 or left % middle)) or (not middle and left):
             fixed = f" {left} after the ends' {ends}" if ends else f" {layers}"
-            raise ValueError(f"parallel.pipeline {self.pipeline}:{fixed} layers do not divide over {middle or self.pipeline} stages")
+            raise ValueError(f"parallel.pipeline {self.pipeline}:{fixed} layers do not divide over {max(middle, 0)} stages")
         sizes = [left // middle] * middle if middle else []
         sizes = ([self.first_stage] if self.first_stage is not None else []) + sizes + ([self.last_stage] if self.last_stage is not None else [])
         starts = [sum(sizes[:index]) for index in range(len(sizes))]

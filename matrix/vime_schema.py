@@ -105,6 +105,13 @@ class Catalogue:
                 yield from self._in_section((block, section), self.sections[section], options)
 
     def _in_section(self, at: Key, known: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
-        for option in values:
+        from jsonschema import Draft202012Validator
+
+        for option, value in values.items():
             if option not in known:
                 yield (*at, option), f"{self.package} {self.version} has no option '{option}'{nearest(option, known)}"
+                continue
+            for error in Draft202012Validator(known[option].get("schema", True)).iter_errors(value):
+                wanted = known[option].get("type", "another type")
+                yield (*at, option), f"{'.'.join((*at, option))}: {value!r} is not what {self.package} {self.version} takes ({wanted}): {error.message}"
+                break
