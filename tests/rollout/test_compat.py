@@ -30,7 +30,7 @@ def package_root() -> Path:
     return Path(spec.origin).parent.parent
 
 
-@pytest.mark.parametrize(("version", "generation"), [("0.32.0", "0.32"), ("0.32.1+cpu", "0.32"), ("0.23.0.post1", "0.23")])
+@pytest.mark.parametrize(("version", "generation"), [("0.32.0", "0.32"), ("0.32.1+cpu", "0.32"), ("0.23.0.post1", "0.23"), ("0.22.1", "0.23")])
 def test_the_adapter_goes_by_generation(version: str, generation: str) -> None:
     adapter = adapter_for(version)
     assert adapter.generation == generation
@@ -40,7 +40,7 @@ def test_the_adapter_goes_by_generation(version: str, generation: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.33.0", "0.3.2", "1.0", "unknown"])
 def test_another_generation_is_refused_with_the_ones_there_are(version: str) -> None:
-    with pytest.raises(UserError, match=rf"vllm {version}: vime has adapters for 0.32.x, 0.23.x. Install one of these"):
+    with pytest.raises(UserError, match=rf"vllm {version}: vime has adapters for 0.32.x, 0.23.x, 0.22.x. Install one of these"):
         adapter_for(version)
 
 

@@ -90,6 +90,9 @@ def _version(source: Source, package: str) -> str:
         for folder in source.root.iterdir():
             if folder.name.lower().startswith(f"{name.replace('-', '_')}-") and folder.name.endswith(".dist-info"):
                 return str(HeaderParser().parsestr((folder / "METADATA").read_text(encoding="utf-8"))["Version"])
+    info = source.root / "PKG-INFO"  # an unpacked source distribution
+    if info.is_file():
+        return str(HeaderParser().parsestr(info.read_text(encoding="utf-8"))["Version"])
     raise UserError(f"{source.root}: holds no {package} (looked for {' and '.join(f'{name}-*.dist-info' for name in DISTRIBUTIONS[package])})")
 
 

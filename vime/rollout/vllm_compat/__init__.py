@@ -10,6 +10,7 @@ from vime.rollout.vllm_compat.base import VllmAdapter
 GENERATIONS = {
     "0.32": "vime.rollout.vllm_compat.v0_32",
     "0.23": "vime.rollout.vllm_compat.v0_23",
+    "0.22": "vime.rollout.vllm_compat.v0_23",  # 0.22.1 offers all that the adapter of 0.23 uses (its contract is tested)
 }
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vime.config.static_signatures import describe, dump, signature
+
 HERE = Path(__file__).parent
 FILES = {
     "0.32": ("llm_engine.py", "v0_32.py", "worker.py", "worker_v0_32.py"),
@@ -91,41 +93,6 @@ def read_source(package: Path, path: str) -> str:
         return (package / path).read_text()
     with zipfile.ZipFile(package) as wheel:
         return wheel.read(path).decode()
-
-
-def describe(node: ast.ClassDef | ast.FunctionDef) -> dict[str, Any]:
-    """A function's signature; a class's methods, and the names of its fields and attributes."""
-    if isinstance(node, ast.FunctionDef):
-        return {"signature": signature(node)}
-    methods = {item.name: signature(item) for item in node.body if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    fields = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-    constants = [target.id for item in node.body if isinstance(item, ast.Assign) for target in item.targets if isinstance(target, ast.Name)]
-    return {"fields": fields, "attributes": sorted({*constants, *assigned(node)}), "methods": methods, "bases": [ast.unparse(base) for base in node.bases]}
-
-
-def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
-    """Argument names without `self`; `required` of them have no default. Stars and decorators only where there are any."""
-    arguments, decorators = node.args, [ast.unparse(item).split("(")[0].split(".")[-1] for item in node.decorator_list]
-    positional = [item.arg for item in [*arguments.posonlyargs, *arguments.args]]
-    if positional[:1] in (["self"], ["cls"]):
-        positional = positional[1:]
-    result: dict[str, Any] = {"args": positional, "required": max(0, len(positional) - len(arguments.defaults))}
-    if arguments.kwonlyargs:
-        result["keyword_only"] = [item.arg for item in arguments.kwonlyargs]
-    if arguments.vararg or arguments.kwarg:
-        result["stars"] = ("*" if arguments.vararg else "") + ("**" if arguments.kwarg else "")
-    if decorators:
-        result["decorators"] = decorators
-    return result
-
-
-def assigned(node: ast.ClassDef) -> Iterator[str]:
-    """Names of `self.x = …` anywhere in a class."""
-    for item in ast.walk(node):
-        targets = item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
-        for target in targets:
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
-                yield target.attr
 
 
 # ---- comparison -------------------------------------------------------------------------------------------------------------------------------------------
@@ -246,12 +213,6 @@ def main(arguments: Iterable[str]) -> None:
             Path(file).write_text(dump(extract(Path(package))) + "\n")
         case _:
             sys.exit("usage: python -m vime.rollout.vllm_compat.contracts extract WHEEL_OR_DIRECTORY [-o FILE]")
-
-
-def dump(catalogue: Catalogue) -> str:
-    """One symbol a line, in a fixed order: differences between versions read well."""
-    lines = [f"{json.dumps(name)}: {json.dumps(catalogue[name], separators=(',', ':'))}" for name in sorted(catalogue)]
-    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 if __name__ == "__main__":
