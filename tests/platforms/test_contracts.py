@@ -91,8 +91,6 @@ def test_an_unpacked_source_distribution_is_read(tmp_path: Path) -> None:
     (root / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: vllm_ascend\nVersion: 9.9.9\n")
     (root / "vllm_ascend" / "envs.py").write_text("x = 'VLLM_ASCEND_ENABLE_NZ'\n")
     (root / "vllm_ascend" / "ascend_config.py").write_text("def read(additional_config):\n    additional_config.get('a')\n")
-        "class AscendConfig:\n    def __init__(self, additional_config):\n        additional_config.get('a')\n"
-    )
     assert identity(tmp_path) == ("vllm-ascend", "9.9.9")
     catalogue = extract(tmp_path)
     assert catalogue["options"] == {"additional_config": ["a"]}
