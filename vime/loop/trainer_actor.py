@@ -16,7 +16,10 @@ class Trainer(SenderMixin, TrainerActor):
 
     def start(self, config: Config, rank: int, world_size: int, address: str, port: int) -> dict[str, Any]:
         info = super().start(config, rank, world_size, address, port)
-        self.weight_sender = WeightSender(self.platform, rank, self.shards)
+        draft = self.trained.table.draft
+        self.weight_sender = WeightSender(self.platform, rank, lambda: [shard for shard in self.shards() if shard.hf_name not in draft])
+        if self.trained.mtp:
+            self.draft_sender = WeightSender(self.platform, rank, lambda: [shard for shard in self.shards() if shard.hf_name in draft])
         self.residency = Residency(self.trained, self.platform, () if self.reference is None else (self.reference,))
         return info
 
@@ -32,9 +35,9 @@ class Trainer(SenderMixin, TrainerActor):
         self.residency.require("all", "checkpoint")
         super().save(path, extra)
 
-    def weights_send(self, version: int, base_version: int | None = None) -> Sent:
+    def weights_send(self, version: int, base_version: int | None = None, draft: bool = False) -> Sent:
         self.residency.require("optimizer", "weight sync")
-        return super().weights_send(version, base_version)
+        return super().weights_send(version, base_version, draft)
 
     def train(self, batch: TrainBatch, step: int) -> dict[str, float] | None:
         self.residency.require("all", "train")

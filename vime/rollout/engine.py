@@ -98,6 +98,10 @@ class EngineActor:
                 check_expanded(f"sample {request.sample_id}", request.prompt_ids, output.prompt_ids)
         return to_results([output for output, _ in found], [version for _, version in found], set(sampling.stop_token_ids))
 
+    def speculated(self) -> tuple[int, int]:
+        """(drafts, accepted tokens) of speculative decoding since the start."""
+        return self._adapter.speculated()
+
     def logprobs(self, sequences: Sequence[Sequence[int]], images: Sequence[tuple[Image, ...]] | None = None) -> list[np.ndarray]:
         """Teacher-forced float32[len−1] of each sequence at temperature 1: log p(id t | ids before t), t ≥ 1. `images`: those of each sequence. Raises
         `RunError` when dirty."""
@@ -170,23 +174,25 @@ class EngineActor:
     def disconnect(self) -> None:
         self._adapter.call_workers("vime_disconnect")
 
-    def begin(self, version: int) -> None:
-        """Bring requests under way to rest by `weights.in_flight` (drain, abort or keep), then open the update. Nothing generates from here to `resume`."""
+    def begin(self, version: int, draft: bool = False) -> None:
+        """Bring requests under way to rest by `weights.in_flight` (drain, abort or keep), then open the update, of the model or of its draft model. Nothing
+        generates from here to `resume`."""
         with self._turn:
             if self._updating:
                 raise RunError("weight sync", f"engine {self.index}: version {version} cannot begin while another update is open")
             self._refuse_asleep("weight sync", ("weights",))
             self._quiesce(self.config.weights.in_flight)
             self._state, self._updating = "updating", True
-            self._adapter.begin_update()
+            self._adapter.begin_update(draft=draft)
 
-    def receive(self, version: int, base_version: int | None = None) -> list[Received]:
-        """Receive and load `version`, whole or as a delta against `base_version`; one report a worker. Any failure leaves the engine dirty."""
+    def receive(self, version: int, base_version: int | None = None, draft: bool = False) -> list[Received]:
+        """Receive and load `version`, whole or as a delta against `base_version`; one report a worker. Any failure leaves the engine dirty. `draft` as given to
+        `begin`."""
         if not self._updating:
             raise RunError("weight sync", f"engine {self.index}: version {version} was sent before begin")
         try:
             self._adapter.update(version, base_version)
-            return self._adapter.call_workers("vime_report")
+            return self._adapter.call_workers("vime_report", draft)
         except BaseException:
             self.abort(version)
             raise

@@ -28,9 +28,13 @@ class Counts:
     refilled: int = 0  # groups given up and replaced by another prompt's
     dropped: int = 0  # groups given up and left out
     reasons: list[str] = field(default_factory=list)
+    drafts: int = 0  # of speculative decoding
+    accepted: int = 0  # drafted tokens that the model would have sampled
 
     def metrics(self) -> dict[str, float]:
-        return {"rollout/group_retry_count": self.retries, "rollout/group_refill_count": self.refilled, "rollout/group_drop_count": self.dropped}
+        """`spec/accept_len`: tokens a step of the model gave on average, its own one included; only where there were drafts."""
+        speculated = {"spec/accept_len": 1 + self.accepted / self.drafts} if self.drafts else {}
+        return speculated | {"rollout/group_retry_count": self.retries, "rollout/group_refill_count": self.refilled, "rollout/group_drop_count": self.dropped}
 
 
 class Router:
@@ -47,6 +51,7 @@ class Router:
         self.event = event or (lambda kind, **fields: None)
         self.end_ids = end_token_ids(config.model.path, tokenizer, config.rollout.stop_token_ids)
         self.counts = Counts()
+        self._speculated: list[tuple[int, int]] = [(0, 0)] * len(self.engines)
 
     def rejoin(self, index: int, engine: Handle) -> None:
         """Engine `index` was restarted."""
@@ -61,6 +66,7 @@ class Router:
         prompts = dict(groups)
         done, failed = self._try_all(requests, sampling)
         done |= self._settle(step, failed, sampling, refill, prompts)
+        self._count_speculated()
         return self._samples([(prompts[group], group, index, result) for group in sorted(done) for index, result in enumerate(done[group])])
 
     def evaluate(self, step: int, prompts: Sequence[Prompt]) -> list[Sample]:
@@ -132,6 +138,17 @@ class Router:
             if answers is not None:
                 return answers, ""
         return None, problem
+
+    def _count_speculated(self) -> None:
+        """Drafts and accepted tokens of this step: engines count from their start, held-out prompts and restarted engines included."""
+        if self.config.rollout.speculative.method == "none":
+            return
+        now = [engine.call("speculated").result(self.config.timeouts.rollout_s, STAGE) for engine in self.engines]
+        for (drafts, accepted), (drafts_before, accepted_before) in zip(now, self._speculated, strict=True):
+            fresh = drafts < drafts_before  # the engine was restarted
+            self.counts.drafts += drafts if fresh else drafts - drafts_before
+            self.counts.accepted += accepted if fresh else accepted - accepted_before
+        self._speculated = now
 
     def _give_up(self, group: int, problem: str) -> None:
         policy = self.config.rollout.incomplete_group

@@ -40,6 +40,7 @@ def engine_spec(config: Config, model_path: str, *, load_weights: bool) -> Engin
         tensor_parallel=rollout.tensor_parallel,
         load_weights=load_weights,
         eager="graph" in platform.missing,
+        draft_tokens=rollout.speculative.tokens if rollout.speculative.method == "mtp" else 0,
         sees=bool(model_config(model_path).get("vision_config")),
         options=launch.engine_options(platform, config),
     )

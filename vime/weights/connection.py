@@ -28,6 +28,7 @@ class Connection:
     receivers: tuple[tuple[int, int], ...]
     timeout_s: float
     directory: str | None = None
+    draft: bool = False  # it carries the engines' draft model, not the model itself
     host: str = "127.0.0.1"  # the interface that listening sockets bind
     endpoints: Mapping[int, Any] = field(default_factory=dict)
     relayed: bool = False  # ipc over several cards: every trainer rank passes everything to the one receiver beside it

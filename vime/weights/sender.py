@@ -133,21 +133,33 @@ def box_of(slices: Iterable[slice], shape: Iterable[int]) -> Box:
 
 
 class SenderMixin:
-    """The calls that the session makes on a trainer actor; the actor sets `weight_sender` in its `start`."""
+    """The calls that the session makes on a trainer actor; the actor sets `weight_sender` in its `start`, and `draft_sender` where its model has draft layers.
+
+    `draft`: about the tensors of the draft model, which has connections and transactions of its own.
+    """
 
     weight_sender: WeightSender
+    draft_sender: WeightSender | None = None
 
-    def weights_manifest(self) -> list[Unit]:
-        return self.weight_sender.manifest()
+    def _sender(self, draft: bool) -> WeightSender:
+        sender = self.draft_sender if draft else self.weight_sender
+        if sender is None:
+            raise RunError(STAGE, "this trainer holds no draft layers: the run was started without rollout.speculative or train.mtp")
+        return sender
+
+    def weights_manifest(self, draft: bool = False) -> list[Unit]:
+        return self._sender(draft).manifest()
 
     def weights_open(self, connection: Connection) -> Any:
-        return self.weight_sender.open(connection)
+        return self._sender(connection.draft).open(connection)
 
     def weights_connect(self, connection: Connection) -> None:
-        self.weight_sender.connect(connection)
+        self._sender(connection.draft).connect(connection)
 
-    def weights_send(self, version: int, base_version: int | None = None) -> Sent:
-        return self.weight_sender.send(version, base_version)
+    def weights_send(self, version: int, base_version: int | None = None, draft: bool = False) -> Sent:
+        return self._sender(draft).send(version, base_version)
 
     def weights_close(self) -> None:
-        self.weight_sender.close()
+        for sender in (self.weight_sender, self.draft_sender):
+            if sender is not None:
+                sender.close()

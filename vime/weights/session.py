@@ -101,7 +101,7 @@ class WeightSync:
         self.dtype = config.rollout.dtype or config.model.dtype
         self.count = 0  # pushes that committed
         self.version: int | None = None  # what all engines hold, None while not all hold the same
-        self._connection: Connection | None = None
+        self._connections: tuple[Connection, ...] = ()
         self._layouts: list[list[dict[str, Any] | None]] = []
         self._gather: Gather = gather or _ray_gather()
         self._committed = committed or (lambda: None)
@@ -110,17 +110,14 @@ class WeightSync:
         """Bring every engine to `version` of the trainers' weights."""
         watch = _Watch()
         try:
-            connection = self._connection or self._connect()
+            self._connections = self._connections or self._connect()
             watch.lap("connect")
-            base = self.version if connection.keep_base else None
-            self.version = None
-            self._engines("begin", version)
-            watch.lap("begin")
-            digests, nbytes = self._transfer(version, base)
-            watch.lap("transfer")
-            self._engines("commit", version)
+            base = self.version if self._connections[0].keep_base else None
+            self.version, digests, nbytes = None, {}, 0
+            for connection in self._connections:
+                part, sent = self._transaction(connection, version, base, watch)
+                digests, nbytes = digests | part, nbytes + sent
             self._committed()
-            watch.lap("commit")
             held = self._prove(digests)
             watch.lap("held")
             self._engines("resume")
@@ -143,27 +140,37 @@ class WeightSync:
 
     # ---- one push ---------------------------------------------------------------------------------------------------------------------------------------
 
-    def _transfer(self, version: int, base: int | None) -> tuple[dict[str, str], int]:
+    def _transaction(self, connection: Connection, version: int, base: int | None, watch: _Watch) -> tuple[dict[str, str], int]:
+        """Begin, transfer and commit of one target; nobody generates before all targets are committed. Returns digests and bytes as `_transfer`."""
+        self._engines("begin", version, *target(connection.draft))
+        watch.lap("begin")
+        result = self._transfer(connection, version, base)
+        watch.lap("transfer")
+        self._engines("commit", version)
+        watch.lap("commit")
+        return result
+
+    def _transfer(self, connection: Connection, version: int, base: int | None) -> tuple[dict[str, str], int]:
         """Send and receive at once; returns the digests both sides agree on, and the bytes sent."""
-        sending = [trainer.call("weights_send", version, base) for trainer in self.trainers]
+        which = target(connection.draft)
+        sending = [trainer.call("weights_send", version, base, *which) for trainer in self.trainers]
         if self.transport == "disk":
-            self._complete_on_disk(version, base, self._wait(sending))
-        receiving = [engine.call("receive", version, base) for engine in self.engines]
+            self._complete_on_disk(connection, version, base, self._wait(sending))
+        receiving = [engine.call("receive", version, base, *which) for engine in self.engines]
         results = self._wait_for_cause([*receiving, *sending])
         received: list[list[Received]] = results[: len(receiving)]
         sent: list[Sent] = results[len(receiving) :]
         digests = {key: digest for part in sent for key, digest in part.digests.items()}
-        assert self._connection is not None
         for index, reports in enumerate(received):
             for rank, report in enumerate(reports):
-                compare_received(self._connection, index, rank, version, digests, report)
+                compare_received(connection, index, rank, version, digests, report)
         return digests, sum(part.nbytes for part in sent)
 
-    def _complete_on_disk(self, version: int, base: int | None, sent: Sequence[Sent]) -> None:
+    def _complete_on_disk(self, connection: Connection, version: int, base: int | None, sent: Sequence[Sent]) -> None:
         from vime.weights.transports.disk import mark_complete
 
-        assert self._connection is not None and self._connection.directory is not None
-        mark_complete(self._connection.directory, version, base, {key: digest for part in sent for key, digest in part.digests.items()})
+        assert connection.directory is not None
+        mark_complete(connection.directory, version, base, {key: digest for part in sent for key, digest in part.digests.items()})
 
     def _prove(self, digests: Mapping[str, str]) -> HeldCheck | None:
         every = self.config.weights.verify_held_every
@@ -180,13 +187,20 @@ class WeightSync:
 
     # ---- connection -------------------------------------------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> tuple[Connection, ...]:
+        """One connection to the engines' model, and one to their draft model where it is the trainer's."""
+        self._layouts = self._engines("layout")
+        drafts = (False, True) if self.config.rollout.speculative.method == "mtp" else (False,)
+        return tuple(self._connect_to(draft) for draft in drafts)
+
+    def _connect_to(self, draft: bool) -> Connection:
         """Make the plan from what trainers own and engines need, open the channels, and let both sides meet."""
-        units = [unit for part in self._trainers("weights_manifest") for unit in part]
+        units = [unit for part in self._trainers("weights_manifest", *target(draft)) for unit in part]
         if not units:
-            raise RunError(STAGE, "the trainers export no weights")
-        self._layouts = layouts = self._engines("layout")
-        connection = make_connection(self.config, self.transport, self.platform, self.dtype, units, layouts, self.directory)
+            raise RunError(STAGE, f"the trainers export no {'draft ' if draft else ''}weights")
+        layouts = [[None for _ in workers] for workers in self._layouts] if draft else self._layouts
+        directory = f"{self.directory}-draft" if draft and self.directory else self.directory
+        connection = make_connection(self.config, self.transport, self.platform, self.dtype, units, layouts, directory, draft=draft)
         if connection.relayed and len(self.trainers) != len(connection.receivers):
             raise RunError(
                 STAGE,
@@ -197,17 +211,15 @@ class WeightSync:
         connection = replace(connection, endpoints={rank: endpoints[rank] for rank in connection.senders})
         meeting = [trainer.call("weights_connect", connection) for trainer in self.trainers] + [engine.call("connect", connection) for engine in self.engines]
         self._wait(meeting)
-        self._connection = connection
         return connection
 
     def _replan(self) -> None:
         """Peer-to-peer: the first sync sends everything and shows what each worker of a sharded engine reads; the next connects anew and sends only that."""
-        assert self._connection is not None
-        if self._connection.routed and self._engines("layout") != self._layouts:
+        if self._connections[0].routed and self._engines("layout") != self._layouts:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        self._connection, self.version = None, None
+        self._connections, self.version = (), None
         for trainer in self.trainers:
             self._quietly(trainer, "weights_close")
         for engine in self.engines:
@@ -245,6 +257,11 @@ class WeightSync:
         return self._gather(pending, self.config.weights.timeout_s, STAGE)
 
 
+def target(draft: bool) -> tuple[bool, ...]:
+    """The last argument of a worker's calls: only a draft model is named."""
+    return (True,) if draft else ()
+
+
 def make_connection(
     config: Config,
     transport: str,
@@ -253,6 +270,8 @@ def make_connection(
     units: Sequence[Unit],
     layouts: Sequence[Sequence[Mapping[str, Any] | None]],
     directory: str | None,
+    *,
+    draft: bool = False,
 ) -> Connection:
     """The description of who sends what to whom. `layouts[engine][worker]` maps a tensor to the box that worker needs; None: it needs everything."""
     limit, itemsize = int(config.weights.bucket_mb * 2**20), ITEMSIZE[dtype]
@@ -273,6 +292,7 @@ def make_connection(
         receivers=receivers,
         timeout_s=config.weights.timeout_s,
         directory=directory,
+        draft=draft,
         host="127.0.0.1" if config.placement.nodes == 1 else "",
         relayed=transport == "ipc" and platform.relays_ipc and len(receivers) > 1,
     )

@@ -44,6 +44,7 @@ class EngineSpec:
     load_weights: bool = True  # False: dummy weights, to be overwritten by the first sync
     eager: bool = True
     sees: bool = False  # the model has a vision tower
+    draft_tokens: int = 0  # proposed at once by the model's own draft layers; 0: no speculation
     options: Mapping[str, Any] = field(default_factory=dict)  # the configuration's `vllm:` block, passed through whole
 
 
@@ -76,6 +77,9 @@ class VllmAdapter(Protocol):
 
     def step(self) -> list[Output]:
         """One scheduler step; the requests that ended in it."""
+
+    def speculated(self) -> tuple[int, int]:
+        """(drafts, accepted tokens) of speculative decoding since the start; zeros without it."""
 
     def unfinished(self) -> int:
         """Requests queued or running."""

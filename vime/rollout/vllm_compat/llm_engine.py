@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from vime.errors import UserError
 from vime.rollout.types import Sampling
 from vime.rollout.vllm_compat.base import BACKEND, EngineSpec, Output, Prompt, check_options
 
 IMAGES = 8  # of one prompt, unless `vllm.limit_mm_per_prompt` says otherwise
+DRAFTS, ACCEPTED = "vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens"
 
 
 class LLMEngineAdapter:
@@ -28,6 +30,7 @@ class LLMEngineAdapter:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         importlib.import_module(self.worker_module)  # registers our backend where the engine core shares this process
+        self._draft_tokens = spec.draft_tokens
         arguments = engine_arguments(spec, f"{self.worker_module}.WorkerExtension")
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, weight_transfer_config=WeightTransferConfig(backend=BACKEND)))
 
@@ -52,6 +55,12 @@ class LLMEngineAdapter:
 
     def step(self) -> list[Output]:
         return [to_output(item) for item in self._engine.step() if item.finished]
+
+    def speculated(self) -> tuple[int, int]:
+        if not self._draft_tokens:
+            return 0, 0
+        found = {metric.name: int(metric.value) for metric in self._engine.get_metrics() if metric.name in (DRAFTS, ACCEPTED)}
+        return found.get(DRAFTS, 0), found.get(ACCEPTED, 0)
 
     def unfinished(self) -> int:
         return self._engine.get_num_unfinished_requests()
@@ -87,11 +96,13 @@ class LLMEngineAdapter:
 def engine_arguments(spec: EngineSpec, extension: str) -> dict[str, Any]:
     """Keyword arguments of vLLM's `EngineArgs`: vime's defaults, then the `vllm:` block, then what vime owns."""
     check_options(spec.options)
+    if spec.draft_tokens and "speculative_config" in {key.replace("-", "_") for key in spec.options}:
+        raise UserError("vllm.speculative_config: cannot be set beside rollout.speculative. Remove one of them.")
     defaults = {
         "max_model_len": spec.max_model_len,
         "max_num_seqs": spec.max_num_seqs,
         "enforce_eager": spec.eager,
-        "disable_log_stats": True,
+        "disable_log_stats": not spec.draft_tokens,  # drafts and accepted tokens are counted there
         "load_format": "auto" if spec.load_weights else "dummy",
         **({"limit_mm_per_prompt": {"image": IMAGES, "video": 0}} if spec.sees else {}),
     }
@@ -103,6 +114,7 @@ def engine_arguments(spec: EngineSpec, extension: str) -> dict[str, Any]:
         "tensor_parallel_size": spec.tensor_parallel,
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": extension,
+        **({"speculative_config": {"method": "mtp", "num_speculative_tokens": spec.draft_tokens}} if spec.draft_tokens else {}),
     }
     return defaults | {key.replace("-", "_"): value for key, value in spec.options.items()} | owned
 

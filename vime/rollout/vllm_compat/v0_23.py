@@ -6,7 +6,8 @@ carries a format flag, and there is no draft-model target.
 
 from __future__ import annotations
 
-from vime.errors import RunError
+from vime.errors import RunError, UserError
+from vime.rollout.vllm_compat.base import EngineSpec
 from vime.rollout.vllm_compat.llm_engine import LLMEngineAdapter
 
 
@@ -15,6 +16,11 @@ class Adapter(LLMEngineAdapter):
 
     generation = "0.23"
     worker_module = "vime.rollout.vllm_compat.worker_v0_23"
+
+    def start(self, spec: EngineSpec) -> None:
+        if spec.draft_tokens:
+            raise UserError("rollout.speculative.method mtp: vLLM 0.23 cannot update a draft model's weights: use 0.32, or method none")
+        super().start(spec)
 
     def begin_update(self, *, draft: bool = False) -> None:
         if draft:

@@ -12,9 +12,10 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, get_layerwise_info
 from vllm.platforms import current_platform
 
+from vime.errors import RunError
 from vime.platforms import registry
 from vime.weights.connection import Connection
-from vime.weights.plan import Box
+from vime.weights.plan import STAGE, Box
 from vime.weights.receiver import Received, WeightReceiver
 
 if TYPE_CHECKING:
@@ -106,29 +107,45 @@ class WorkerMethods:
     vllm_config: Any
     weight_transfer_engine: Any
     model_runner: Any
+    get_draft_model: Callable[[], Any]
 
     @property
     def vime_receiver(self) -> WeightReceiver:
         return self.weight_transfer_engine.receiver
 
+    @property
+    def vime_draft_receiver(self) -> WeightReceiver | None:
+        """Of the draft model; None in a generation that cannot update one."""
+        return getattr(self.weight_transfer_engine, "draft_receiver", None)
+
     def vime_connect(self, connection: Connection, engine: int) -> None:
         # Each sync would warn of layers without weights of their own (rotary tables, a tied head). Whether a weight is missing is what the `held` proof
         # answers. vLLM resets its loggers when the engine starts, hence here.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-        self.vime_receiver.connect(connection, engine, self.rank)
+        self._vime_of(connection.draft).connect(connection, engine, self.rank)
+
+    def _vime_of(self, draft: bool) -> WeightReceiver:
+        receiver = self.vime_draft_receiver if draft else self.vime_receiver
+        if receiver is None:
+            raise RunError(STAGE, "this vLLM generation cannot update a draft model's weights")
+        return receiver
 
     def vime_disconnect(self) -> None:
         self.vime_receiver.close()
+        if self.vime_draft_receiver is not None:
+            self.vime_draft_receiver.close()
 
-    def vime_report(self) -> Received:
-        return self.vime_receiver.report
+    def vime_report(self, draft: bool = False) -> Received:
+        return self._vime_of(draft).report
 
     def vime_abort_update(self) -> None:
         """End an update half-way: layers leave the reload state with undefined weights, to be overwritten whole by the next full sync."""
         self.vime_receiver.abort()
-        model = self.weight_transfer_engine.model
+        if self.vime_draft_receiver is not None:
+            self.vime_draft_receiver.abort()
+        engine = self.weight_transfer_engine  # its model is the one that the open update is for
         with set_current_vllm_config(self.vllm_config):
-            finalize_layerwise_reload(model, self.vllm_config.model_config)
+            finalize_layerwise_reload(engine.model, getattr(engine, "model_config", self.vllm_config.model_config))
         self._weight_update_active = False
 
     def vime_layout(self) -> dict[str, Box] | None:
@@ -137,10 +154,17 @@ class WorkerMethods:
 
     def vime_held(self) -> dict[str, str]:
         """Digest by key of every unit whose tensor this worker holds under the same name and shape; others (fused, packed, split) cannot be read back."""
-        tensors = dict(self.model_runner.model.named_parameters())
-        digest = self.vime_receiver.platform.tensor_digest
-        readable = [unit for unit in self.vime_receiver.units() if unit.name in tensors and tuple(tensors[unit.name].shape) == unit.shape]
-        return {unit.key: digest(tensors[unit.name].data[unit.slices]) for unit in readable}
+        out = held(self.model_runner.model, self.vime_receiver)
+        draft = self.vime_draft_receiver
+        return out | held(self.get_draft_model(), draft) if draft is not None and draft.connection is not None else out
+
+
+def held(model: Any, receiver: WeightReceiver) -> dict[str, str]:
+    """As `WorkerMethods.vime_held`, of one model. A draft model calls its layer `mtp_block`, which no checkpoint does."""
+    tensors = {name.replace(".mtp_block.", "."): parameter for name, parameter in model.named_parameters()}
+    digest = receiver.platform.tensor_digest
+    readable = [unit for unit in receiver.units() if unit.name in tensors and tuple(tensors[unit.name].shape) == unit.shape]
+    return {unit.key: digest(tensors[unit.name].data[unit.slices]) for unit in readable}
 
 
 platform().bootstrap_vllm()

@@ -35,7 +35,12 @@ class VimeWeightTransfer(WeightTransferEngine[NoInit, Version]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.receiver = WeightReceiver()
+        self.receiver, self.draft_receiver = WeightReceiver(), WeightReceiver()
+
+    @property
+    def target(self) -> WeightReceiver:
+        """Of the model that the open update is for."""
+        return self.receiver if self.model is self._default_model else self.draft_receiver
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         return None
@@ -50,16 +55,17 @@ class VimeWeightTransfer(WeightTransferEngine[NoInit, Version]):
         platform().synchronize()
 
     def receive_weights(self, update_info: Version) -> None:
-        layout = self.receiver.layout_to_measure(self.parallel_config.world_size)
-        self.receiver.receive(update_info.version, update_info.base_version, LayerwiseLoader(self.model.load_weights, self.model, layout))
+        layout = self.target.layout_to_measure(self.parallel_config.world_size)
+        self.target.receive(update_info.version, update_info.base_version, LayerwiseLoader(self.model.load_weights, self.model, layout))
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
         platform().after_weight_reload(self.model)
-        self.receiver.commit()
+        self.target.commit()
 
     def shutdown(self) -> None:
         self.receiver.close()
+        self.draft_receiver.close()
 
 
 class WorkerExtension(WorkerMethods):
