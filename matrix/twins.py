@@ -84,7 +84,10 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def evaluate(expression: str, config: Mapping[str, Any]) -> float:
-    """The value of a product or quotient of config keys, `len(key)` of a list among them. Raises ValueError for anything else and for keys that are absent or no numbers."""
+    """The value of a product or quotient of config keys (`text_config.hidden_size` for an inner one; a list counts by its length).
+
+    Raises ValueError for anything else and for keys that are absent or no numbers.
+    """
     try:
         return _evaluate(ast.parse(expression, mode="eval").body, config)
     except SyntaxError:
