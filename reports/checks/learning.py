@@ -29,6 +29,10 @@ def check(case: Case) -> list[Check]:
     chance_gain, chance_drop = chance(-gains, -usual_gains), chance(drops, usual_drops)
     found: list[Check] = []
     for index, run in enumerate(case.candidates):
+        if np.isfinite(candidates[index]).all() and not np.isfinite(noise[index]):  # a handful of values has no noise to speak of: nothing was shown either way
+            text = f"{run.name}: {len(case.common)} common steps are too few to tell learning from noise"
+            found.append(Check(stage="learning", name="learning", run=run.name, state="missing", outcome=Outcome.INCONCLUSIVE, text=text))
+            continue
         grown, limit = float(gains[index]), float(gain_limit[index])
         text = f"{run.name}: the last window lies {grown:+.4g} from the first; learning is more than {limit:.4g}"
         found.append(_check("learning", run.name, grown > limit, text, grown, limit, chance_gain[index]))
