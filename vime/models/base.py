@@ -101,13 +101,24 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """Another form in which checkpoints hold a tensor: as `part` of the tensor `name` (an index drops its axis), its last two axes exchanged if `turned`."""
+
+    name: str
+    shape: tuple[int, ...]  # of the whole of `name`
+    part: tuple[int | slice, ...]
+    turned: bool = False
+
+
+@dataclass(frozen=True)
 class WeightTable:
     """Local parameters ↔ Hugging Face tensors.
 
     `shapes`: every tensor of the checkpoint with its shape, in the order they are written. `aliases`: names under which a checkpoint may hold a tensor a
     second time → the tensor (the head of a tied model, the embedding of an MTP layer): where they are in `shapes` they are written and sent too, else only
     accepted. `ignored`: names a checkpoint may hold that are no weights of the model. `draft`: tensors that belong to the draft (MTP) model alone.
-    `float32`: tensors kept and sent in float32 whatever the model's dtype (a routing bias: rounding it changes which experts are chosen).
+    `float32`: tensors kept and sent in float32 whatever the model's dtype (a routing bias: rounding it changes which experts are chosen). `stored`: another
+    form in which a checkpoint may hold a tensor of this name; read, never written.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -117,6 +128,7 @@ class WeightTable:
     aliases: Mapping[str, str] = field(default_factory=dict)
     draft: frozenset[str] = frozenset()
     float32: frozenset[str] = frozenset()
+    stored: Callable[[str], Stored | None] = field(default=lambda name: None)
 
     def pieces(self, local_name: str, layout: Layout) -> list[Piece]:
         """The pieces of one parameter or buffer of this rank's model, named as in `local_weights`. Raises KeyError for a name the family does not know."""

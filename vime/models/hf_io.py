@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from vime.errors import RunError, UserError
-from vime.models.base import HfConfig, Layout, Piece, WeightTable, local_weights
+from vime.models.base import HfConfig, Layout, Piece, Stored, WeightTable, local_weights
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -72,22 +72,58 @@ class Checkpoint:
             self._open[file] = self._reader(file)
         return self._open[file].get_slice(name)
 
+    def find(self, name: str, table: WeightTable) -> Any:
+        """As `tensor`, or what stands for it in the other form that the table knows; None when the checkpoint has neither."""
+        stored = table.stored(name)
+        if stored is not None and stored.name in self.files and (name != stored.name or tuple(self.tensor(name).get_shape()) == stored.shape):
+            return PartOf(self.tensor(stored.name), stored)
+        return self.tensor(name) if name in self.files else None
+
+
+class PartOf:
+    """A tensor inside another one, read as a safetensors slice object is."""
+
+    def __init__(self, whole: Any, stored: Stored):
+        self.whole, self.stored = whole, stored
+
+    def get_shape(self) -> list[int]:
+        found = self.whole.get_shape()
+        if tuple(found) != self.stored.shape:
+            return list(found)
+        sizes = [part.stop - part.start for part in self.stored.part if isinstance(part, slice)]
+        return [*sizes[:-2], *(sizes[-2:][::-1] if self.stored.turned else sizes[-2:])]
+
+    def __getitem__(self, wanted: tuple[slice, ...]) -> torch.Tensor:
+        inner = [*wanted[:-2], *(wanted[-2:][::-1] if self.stored.turned else wanted[-2:])]
+        axes = iter(inner)
+        picked = [part if isinstance(part, int) else _within(part, next(axes)) for part in self.stored.part]
+        out = self.whole[tuple(slice(part, part + 1) if isinstance(part, int) else part for part in picked)]
+        out = out.reshape([size for size, part in zip(out.shape, picked, strict=True) if not isinstance(part, int)])
+        return out.transpose(-1, -2) if self.stored.turned else out
+
+
+def _within(part: slice, wanted: slice) -> slice:
+    return slice(part.start + wanted.start, part.start + wanted.stop)
+
 
 def check_tensors(checkpoint: Checkpoint, table: WeightTable) -> None:
     """Every tensor of the table is there with its shape, and nothing else. Raises UserError naming file, tensor and both shapes."""
     for name, shape in table.shapes.items():
         if name in table.aliases:  # may be left out
             continue
-        if name not in checkpoint.files:
+        tensor = checkpoint.find(name, table)
+        if tensor is None:
             hint = "; a model that ties its embeddings says so with tie_word_embeddings: true in config.json" if name == "lm_head.weight" else ""
             raise UserError(f"{checkpoint.source(name)}: tensor {name} {list(shape)} is missing{hint}")
-        found = tuple(checkpoint.tensor(name).get_shape())
+        found = tuple(tensor.get_shape())
         if found != shape:
             raise UserError(f"{checkpoint.source(name)}: tensor {name} has shape {list(found)}, config.json makes it {list(shape)}")
     for name in table.aliases:
         if name in checkpoint.files:
             _same_as_original(checkpoint, name, table.aliases[name])
-    extra = [name for name in checkpoint.files if name not in table.shapes and name not in table.aliases and not table.ignored(name)]
+    forms = {stored.name for stored in map(table.stored, table.shapes) if stored is not None}
+    known = table.shapes.keys() | table.aliases.keys() | forms
+    extra = [name for name in checkpoint.files if name not in known and not table.ignored(name)]
     if extra:
         raise UserError(
             f"{checkpoint.source(extra[0])}: {len(extra)} tensors are not part of the model that config.json describes: {', '.join(sorted(extra)[:4])}"
@@ -118,7 +154,7 @@ def load_hf(
         if sum(torch.Size(piece.shape).numel() for piece in pieces) < parameter.numel():
             parameter.zero_()
         for piece in pieces:
-            copy_into(parameter, piece, checkpoint.tensor(piece.hf_name)[piece.hf_slice])
+            copy_into(parameter, piece, checkpoint.find(piece.hf_name, table)[piece.hf_slice])
         progress(done, len(weights), parameter.nbytes)
 
 

@@ -7,10 +7,10 @@ TransformerEngine joins a norm with the linear after it, and grouped experts sha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vime.models.base import Layout, Piece, WeightTable
+from vime.models.base import Layout, Piece, Stored, WeightTable
 from vime.models.rules import Rule, Shape, View, same
 
 LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
@@ -36,6 +36,7 @@ def table_of(
     aliases: Mapping[str, str] | None = None,
     draft: frozenset[str] = frozenset(),
     float32: frozenset[str] = frozenset(),
+    stored: Callable[[str], Stored | None] = lambda name: None,
 ) -> WeightTable:
     """A table from rules under whole-model names. `prefix` stands before the decoder's names in the module (and in `rules`) of a model with more than a
     decoder. `experts`: routed experts of a layer, over all ranks."""
@@ -52,7 +53,7 @@ def table_of(
         return out
 
     skip = re.compile(rf"rotary_emb\.inv_freq$|{ignored.pattern}" if ignored else r"rotary_emb\.inv_freq$")
-    return WeightTable(shapes, find, tied_head, lambda name: bool(skip.search(name)), dict(aliases or {}), draft, float32)
+    return WeightTable(shapes, find, tied_head, lambda name: bool(skip.search(name)), dict(aliases or {}), draft, float32, stored)
 
 
 def whole_names(name: str, layout: Layout, prefix: str, experts: int) -> list[tuple[str, View]]:

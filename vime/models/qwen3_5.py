@@ -6,11 +6,12 @@ tensors under `model.`. Both forms load, train and export.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import UserError
-from vime.models.base import Built, HfConfig, Layout, Piece, need, rows, setting, share, text_config, tied
+from vime.models.base import Built, HfConfig, Layout, Piece, Stored, need, rows, setting, share, text_config, tied
 from vime.models.decoder import Decoder, Experts, GroupedQuery, Names, expert_rules, mlp_rules
 from vime.models.qwen3 import refuse_other
 from vime.models.rope import read_rope
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from vime.config.tree import ParallelConfig
 
 ROTATED = 0.25  # of each head, unless config.json says otherwise
+EXPERT = re.compile(r"(.+\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
 INTERVAL = 4  # one layer in so many has full attention, unless config.json lists the kinds
 
 
@@ -120,6 +122,17 @@ class Qwen3_5Moe(Qwen3_5):
         )
         sparse = (True,) * base["layers"]
         return HybridDecoder(**base, ffn=experts.ffn, experts=experts, sparse=sparse, names=Names(shared="mlp.shared_expert."))
+
+    def stored(self, decoder: Decoder, name: str) -> Stored | None:
+        """The published checkpoints hold all experts of a layer in two tensors."""
+        routed, match = decoder.experts, EXPERT.fullmatch(name)
+        if match is None or routed is None:
+            return None
+        expert, everything = int(match[2]), slice(0, decoder.hidden)
+        if match[3] == "down":
+            return Stored(f"{match[1]}down_proj", (routed.count, decoder.hidden, routed.ffn), (expert, everything, slice(0, routed.ffn)))
+        first = routed.ffn * (match[3] == "up")
+        return Stored(f"{match[1]}gate_up_proj", (routed.count, 2 * routed.ffn, decoder.hidden), (expert, slice(first, first + routed.ffn), everything))
 
 
 def facts(hf_config: HfConfig, family: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vime.models.base import HfConfig, text_config
+from vime.models.base import HfConfig, Stored, text_config
 from vime.models.decoder import Decoder, decoder_rules, layer_rules, router_rules
 from vime.models.qwen3 import experts, facts
 from vime.models.rope import read_rope
@@ -41,6 +41,16 @@ class Qwen3VLMoe(VisionFamily):
 
     def rules(self, decoder: Decoder, *, mtp: bool) -> dict[str, Rule]:
         return decoder_rules(decoder, mtp=False, layer=slab_layer)
+
+    def stored(self, decoder: Decoder, name: str) -> Stored | None:
+        """transformers 5 writes a model that it has not loaded as [experts, out, in]. (Of a model whose two axes are equal it could not be told.)"""
+        routed = decoder.experts
+        assert routed is not None
+        shapes = {"gate_up_proj": (routed.count, 2 * routed.ffn, decoder.hidden), "down_proj": (routed.count, decoder.hidden, routed.ffn)}
+        shape = shapes.get(name.rpartition(".mlp.experts.")[2])
+        if shape is None or shape[1] == shape[2]:
+            return None
+        return Stored(name, shape, tuple(slice(0, size) for size in shape), turned=True)
 
 
 def text_facts(hf_config: HfConfig, family: str) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vime.errors import UserError
-from vime.models.base import Built, HfConfig, WeightTable, text_config
+from vime.models.base import Built, HfConfig, Stored, WeightTable, text_config
 from vime.models.decoder import Decoder, GroupedQuery
 from vime.models.names import table_of
 from vime.models.rules import Rule, Shape, Whole
@@ -38,7 +39,13 @@ class VisionFamily(TextFamily):
             experts=decoder.experts.count if decoder.experts else 0,
             tied_head=decoder.tied,
             aliases={decoder.head: f"{decoder.prefix}embed_tokens.weight"} if decoder.tied else {},
+            ignored=re.compile(r"^mtp\."),
+            stored=functools.partial(self.stored, decoder),
         )
+
+    def stored(self, decoder: Decoder, name: str) -> Stored | None:
+        """Another form in which checkpoints hold a tensor."""
+        return None
 
     def tower_rules(self, hf_config: HfConfig) -> dict[str, Rule]:
         """Every rank that has the tower has all of it."""
