@@ -29,6 +29,13 @@ LATENT = {
     "qk_rope_head_dim": 16,
     "v_head_dim": 24,
 }
+DELTA_NET = {
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3": {**COMMON, "num_hidden_layers": 3},
@@ -53,6 +60,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "intermediate_size": 32,
         "rotary_dim": 16,
+    },
+    "qwen3-5": {**COMMON, **DELTA_NET, "model_type": "qwen3_5_text"},
+    "qwen3-5-moe": {
+        **COMMON,
+        **DELTA_NET,
+        "model_type": "qwen3_5_moe_text",
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
     },
 }
 SPARSE = tuple(name for name, config in MODELS.items() if {"num_experts", "n_routed_experts", "num_local_experts"} & config.keys())
