@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from vime.models.registry import family_for
 from vime.models.twins import make_twin
 
 ZERO_CENTRED = ("Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm")  # norms that multiply by 1 + weight
 
 
 @torch.no_grad()
-def write(hf_config: dict[str, Any], directory: Path, seed: int = 0) -> Path:
-    """A model directory: twin config and tokenizer, and Hugging Face's weights from `randomise`."""
+def write(hf_config: dict[str, Any], directory: Path, seed: int = 0, *, mtp: bool = False) -> Path:
+    """A model directory: twin config and tokenizer, and Hugging Face's weights from `randomise`. `mtp`: with its MTP layers, which transformers leaves out."""
     from transformers import AutoConfig
 
     make_twin(hf_config, directory)
@@ -29,7 +30,22 @@ def write(hf_config: dict[str, Any], directory: Path, seed: int = 0) -> Path:
     (directory / "config.json").write_bytes(kept)
     if hf_config["model_type"] == "qwen3_vl_moe":
         _as_published(directory / "model.safetensors")
+    if mtp:
+        _add_mtp(hf_config, directory / "model.safetensors", seed)
     return directory
+
+
+def _add_mtp(hf_config: dict[str, Any], file: Path, seed: int) -> None:
+    """The MTP layers' tensors, and embedding and head once more under their names, as published checkpoints have them."""
+    table, tensors = family_for(hf_config).weight_table(hf_config, mtp=True), load_file(file)
+    draft = torch.nn.ParameterDict()
+    names = {f"{index}_{name.rsplit('.', 1)[-1]}": name for index, name in enumerate(sorted(table.draft - set(table.aliases)))}
+    for key, name in names.items():
+        draft[key] = torch.nn.Parameter(torch.empty(table.shapes[name]))
+    randomise(draft, seed + 1)
+    tensors |= {name: draft[key].detach() for key, name in names.items()}
+    tensors |= {alias: tensors[name].clone() for alias, name in table.aliases.items()}
+    save_file(tensors, file, metadata={"format": "pt"})
 
 
 def auto_class(hf_config: Mapping[str, Any]) -> Any:
@@ -64,8 +80,12 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 def logits(directory: Path, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     """float32[len, V] of each sequence."""
     model = auto_class(json.loads((directory / "config.json").read_text())).from_pretrained(directory, dtype=torch.float32).eval()
+    trained_epsilons(model)
+    return [model(torch.tensor([list(sequence)])).logits[0] for sequence in sequences]
+
+
+def trained_epsilons(model: Any, config: Any = None) -> None:
+    """Hugging Face's classes keep 1e-6 in the norms of a latent whatever rms_norm_eps says; vLLM, Megatron and the models' authors take rms_norm_eps."""
     for name, module in model.named_modules():
         if name.endswith("_a_layernorm"):
-            # Hugging Face's classes keep 1e-6 in the norms of a latent whatever rms_norm_eps says; vLLM, Megatron and the models' authors take rms_norm_eps
-            module.variance_epsilon = model.config.rms_norm_eps
-    return [model(torch.tensor([list(sequence)])).logits[0] for sequence in sequences]
+            module.variance_epsilon = (config or model.config).rms_norm_eps
