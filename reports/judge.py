@@ -61,7 +61,7 @@ def judge_case(case: Case, looks_done: int, base_path: str, created: str | None 
     comparisons: list[Comparison] = []
     level = None
     comparable = not [check for check in checks if check.state != "good" and check.outcome in (Outcome.INVALID, Outcome.FAIL)]
-    checks += exactness.check(case)
+    checks += exactness.check(case, comparable)
     if case.rule.evidence == "convergence" and comparable:
         whole = not [check for check in checks if check.state != "good" and check.outcome in (Outcome.INCOMPLETE, Outcome.INFRA)]
         checks += learning.check(case) if whole else []
@@ -203,7 +203,7 @@ def run_ref(run: Run, case: Case, whole: bool = False) -> RunRef:
         curves={name: _points(run.curves[name], run.steps) for name in dict.fromkeys(further) if name in run.curves and name != case.rule.metric},
         facts=run.facts,
         syncs=run.syncs,
-        events=[event for event in run.events if event.get("event") in ("error", "early_stop")],
+        events=run.events_of("error", "early_stop"),
         infra_class=run.runner.get("infra_class"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -86,7 +87,7 @@ class Run:
     curves: dict[str, Curve]
     notes: tuple[Note, ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
-    events: tuple[dict[str, Any], ...] = ()
+    events: Sequence[dict[str, Any]] = ()
     runner: dict[str, Any] = field(default_factory=dict)
     content_hash: str = ""  # of the run this one was slimmed from; computed from the curves where empty
     url: str = ""  # where it was read, as the caller wrote it; empty for a run made in memory
@@ -120,11 +121,14 @@ class Run:
         stem = self.path.name.removesuffix(".jsonl") + (f"#{self.part}" if self.part else "")
         return stem if self.seed is None or f"seed-{self.seed}" in stem or f"seed{self.seed}" in stem else f"{stem} (seed {self.seed})"
 
-    @cached_property
+    @property
     def sha(self) -> str:
-        """sha256 over every step and metric (canonical text), so equal for equal data whatever the file's layout."""
-        if self.content_hash:
-            return self.content_hash
+        """sha256 over every step and metric, so equal for equal data whatever the file's layout; of a slimmed run, that of the run it was made from."""
+        return self.content_hash or self.data_sha
+
+    @cached_property
+    def data_sha(self) -> str:
+        """sha256 over every step and metric that is here."""
         digest = hashlib.sha256()
         digest.update(np.ascontiguousarray(self.steps, dtype="<i8").tobytes())
         for name in sorted(self.curves):
@@ -151,6 +155,12 @@ class Run:
         from reports.facts import of_syncs
 
         return of_syncs(self.events)
+
+    def events_of(self, *kinds: str) -> list[dict[str, Any]]:
+        """The events of these kinds, in order."""
+        pick = getattr(self.events, "of", None)
+        found: list[dict[str, Any]] = pick(kinds) if pick else [event for event in self.events if event.get("event") in kinds]
+        return found
 
     def notes_of(self, *kinds: NoteKind) -> list[Note]:
         return [note for note in self.notes if note.kind in kinds]

@@ -16,6 +16,11 @@ __all__ = [
     "pytest_testnodedown",
 ]
 
+
+def pytest_addoption(parser):
+    parser.addoption("--curves", default=None, metavar="FOLDER", help="public curves for tests/reports/test_public_curves.py")
+
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with SIGINT ignored, and every child inherits that: tests of Ctrl-C would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,12 +14,12 @@ from reports.model import Run
 from reports.verdict import Check
 
 
-def check(case: Case) -> list[Check]:
-    """Every declared band on every readable candidate."""
-    return [item for run in case.candidates if len(run.steps) for item in _of_run(run, case)]
+def check(case: Case, comparable: bool = True) -> list[Check]:
+    """Every declared band on every readable candidate; the trajectory only where the runs are `comparable` at all."""
+    return [item for run in case.candidates if len(run.steps) for item in _of_run(run, case, comparable)]
 
 
-def _of_run(run: Run, case: Case) -> Iterator[Check]:
+def _of_run(run: Run, case: Case, comparable: bool) -> Iterator[Check]:
     bands = case.rule.exactness
     if bands.step0_logprob_gap_max is not None:
         yield _at_first_step(run, GAP_MAX, bands.step0_logprob_gap_max, "log-prob gap at the first step", "largest |Δ log p|, trainer against engine")
@@ -31,7 +31,7 @@ def _of_run(run: Run, case: Case) -> Iterator[Check]:
         yield _sampler(run, bands.nll_minus_entropy_z_max)
     if bands.weight_digests:
         yield digests(run)
-    if bands.trajectory is not None:
+    if bands.trajectory is not None and comparable:
         from reports.checks import trajectory
 
         yield from trajectory.check(run, case)

@@ -151,12 +151,12 @@ def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
 
 
 def _early_stop(run: Run) -> str:
-    reasons = [str(event.get("reason", "")) for event in run.events if event.get("event") == "early_stop"]
+    reasons = [str(event.get("reason", "")) for event in run.events_of("early_stop")]
     return reasons[-1] if reasons else ""
 
 
 def _why_ended(run: Run) -> str:
-    errors = [event for event in run.events if event.get("event") == "error"]
+    errors = run.events_of("error")
     return (
         f"; its last error, in {errors[-1].get('stage', '?')}: {str(errors[-1].get('text', '')).splitlines()[0][:200]}"
         if errors and errors[-1].get("text")

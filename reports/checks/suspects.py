@@ -43,7 +43,7 @@ def _bad(checks: list[Check], *names: str) -> list[Check]:
 
 def _errors(case: Case, finding: Finding) -> Iterator[Suspect]:
     for run in case.candidates:
-        errors = [event for event in run.events if event.get("event") == "error"]
+        errors = run.events_of("error")
         if errors:
             evidence = f"{run.name} ended with an error: {str(errors[-1].get('text', ''))[:300]}"
             yield Suspect(name=str(errors[-1].get("stage", "unknown stage")), evidence=evidence)
