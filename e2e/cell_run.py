@@ -48,7 +48,7 @@ def run_cell(matrix: Matrix, cell: DeclaredCell, options: Options, display: Disp
     try:
         if options.judge_only:
             verdict = _judge_what_lies(matrix, cell, options, judge)
-        elif lacks := [*lacking(matrix, cell), *lacking_files(matrix, cell)]:
+        elif lacks := lacking(matrix, cell):
             verdict = unjudged(matrix, cell, options.root, Outcome.NOT_RUN, "; ".join(lacks), keep=options.judge)
         else:
             verdict = _make_and_judge(matrix, cell, options, display, judge)
@@ -107,13 +107,13 @@ def _run_one(matrix: Matrix, cell: DeclaredCell, seed: int, options: Options, di
     with own(plan, display):
         if not options.rerun and (found := reusable(plan, display)):
             return found
-        return _run_leased(plan, options, display)
+        return _run_leased(matrix, plan, options, display)
 
 
-def _run_leased(plan: RunPlan, options: Options, display: Display) -> RunRecord:
+def _run_leased(matrix: Matrix, plan: RunPlan, options: Options, display: Display) -> RunRecord:
     hardware, holder = plan.cell.hardware.value, f"{plan.cell} seed {plan.seed}"
     here = offer(hardware)
-    if lacks := unavailable(plan.cell, plan.devices, here):
+    if lacks := unavailable(plan.cell, plan.devices, here) or "; ".join(lacking_files(matrix, plan.cell)):
         raise LeaseError(lacks)
     pool = DevicePool(hardware.platform, here.devices, hardware.contiguous, options.lease_directory)
     say: Callable[[str], None] = lambda text: display.say(f"{holder}  {text}")  # noqa: E731

@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group = parser.getgroup("vime cells", title)
     group.addoption("--cell", action="append", default=[], metavar="ID", help="only this cell; a pattern such as 'qwen3-4b.*' is allowed; may be repeated")
-    tier = "only cells of this tier (default: smoke; any when --cell names cells, or when this machine lacks the hardware and can only report NOT_RUN)"
+    tier = "only cells of this tier (default: the first that has cells on hardware that is here, all when none is here, any when --cell names cells)"
     group.addoption("--tier", default=None, metavar="TIER", help=tier)
     group.addoption(
         "--seeds", default=None, metavar="K,L", help="these seeds and no others, e.g. 100 or 100-102 (default: the recipe's, more while the verdict asks)"

@@ -42,7 +42,7 @@ def _preview(matrix: Matrix, planned: PlannedCell, options: Options) -> Preview:
     what = f"{recipe.name} ({cell.rule.evidence})" + (f", {cell.framework.value.name}" if cell.framework else "")
     told = ",".join(map(str, seeds)) + (f" (at most {most})" if most > len(seeds) else "")
     fault = str(planned.faults[0]) if planned.faults else ""
-    lacks = "; ".join([*planned.lacking, *lacking_files(matrix, cell)]) or unavailable(cell, devices, _offer(cell))
+    lacks = "; ".join(planned.lacking) or unavailable(cell, devices, _offer(cell)) or "; ".join(lacking_files(matrix, cell))
     if lacks:
         return Preview(str(cell), what, devices, told, 0.0, lacks, (), fault)
     try:

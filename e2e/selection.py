@@ -13,6 +13,8 @@ from matrix.declarations import MARKERS, Hardware
 from matrix.loader import DeclaredCell, Matrix
 from matrix.problem import SelectionError, nearest
 
+SHOWN = 8  # cells that a message names
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -33,7 +35,8 @@ def select(matrix: Matrix, markers: frozenset[str], tier: str | None, cells: Ite
     if not patterns:
         found = matrix.select(tier=tier, markers=within)
         if not found:
-            raise SelectionError(f"no cell is declared for {' or '.join(sorted(within))} in tier '{tier}'; declared are {_shown(matrix.cells.values())}")
+            elsewhere = matrix.select(markers=within) or list(matrix.cells.values())
+            raise SelectionError(f"no cell is declared for {' or '.join(sorted(within))} in tier '{tier}'; declared are {_shown(elsewhere)}")
         return tuple(found)
     chosen: dict[str, DeclaredCell] = {}
     for pattern in patterns:
@@ -51,18 +54,19 @@ def select(matrix: Matrix, markers: frozenset[str], tier: str | None, cells: Ite
 
 
 def select_default(matrix: Matrix, markers: frozenset[str], here: Callable[[Hardware], bool] | None = None) -> tuple[DeclaredCell, ...]:
-    """Cells where neither tier nor cell was named: of each marker the smoke tier; every cell of a marker none of whose hardware is here, because nothing of
-    them will run and all are to be reported. Raises as `select` does."""
+    """Cells where neither tier nor cell was named: of each marker the cells on hardware that is here, in the first of the tiers that has any. Of a marker none
+    of whose hardware is here every cell, because nothing of them will run and all are to be reported. Raises SelectionError where no cell is declared."""
     present = here or (lambda hardware: offer(hardware).lacks is None)
     chosen: dict[str, DeclaredCell] = {}
     for marker in sorted(markers or MARKERS.values()):
         cells = matrix.select(markers={marker})
         kinds = {cell.id.hardware: cell.hardware.value for cell in cells}
-        if cells and any(present(hardware) for hardware in kinds.values()):
-            cells = list(select(matrix, frozenset({marker}), "smoke", []))
-        chosen |= {str(cell): cell for cell in cells}
+        able = {name for name, hardware in kinds.items() if present(hardware)}
+        runnable = [cell for cell in cells if cell.id.hardware in able]
+        tier = next((tier for tier in matrix.tiers if any(tier in cell.tiers for cell in runnable)), None)
+        chosen |= {str(cell): cell for cell in (cells if tier is None else runnable) if tier is None or tier in cell.tiers}
     if not chosen:
-        return select(matrix, markers, "smoke", [])
+        raise SelectionError(f"no cell is declared for {' or '.join(sorted(markers))}; declared are {_shown(matrix.cells.values())}")
     return tuple(chosen[name] for name in sorted(chosen))
 
 
@@ -71,7 +75,8 @@ def _matches(cell: DeclaredCell, pattern: str) -> bool:
 
 
 def _shown(cells: Iterable[DeclaredCell]) -> str:
-    return ", ".join(f"{cell} ({'/'.join(cell.tiers)})" for cell in cells) or "none"
+    names = [f"{cell} ({'/'.join(cell.tiers)})" for cell in cells]
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "") or "none"
 
 
 def seeds_of(text: str) -> tuple[int, ...]:

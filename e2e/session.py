@@ -24,6 +24,13 @@ class CellSession:
         self.verdicts: list[dict[str, Any]] = []
         self.broken = 0  # failures that carry no verdict
 
+    def pytest_report_header(self) -> str:
+        cells, told = self.selection.cells, self.config.getoption("--tier") or self.config.getoption("--cell")
+        tiers = [tier for tier in self.selection.matrix.tiers if all(tier in cell.tiers for cell in cells)]
+        kinds = ", ".join(sorted({cell.id.hardware for cell in cells}))
+        chosen = "as asked" if told else f"tier {tiers[0]}, by default" if tiers else "every one, by default: what is not here is reported"
+        return f"cells: {len(cells)} of {len(self.selection.matrix.cells)} on {kinds} ({chosen}; --tier and --cell choose others)"
+
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.File | None:
         if file_path.suffix != ".yaml" or file_path.resolve().parent != (self.selection.matrix.root / "cells").resolve():
             return None

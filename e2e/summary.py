@@ -13,8 +13,12 @@ BLOCKING = frozenset({Disposition.REQUIRED, Disposition.STALE})
 
 
 def exit_code(verdicts: Iterable[Mapping[str, Any]]) -> int:
-    """That of the most severe outcome among the cells that block; quarantined and experimental cells never set it."""
-    blocking = [Outcome(verdict["outcome"]) for verdict in verdicts if verdict["outcome"] is not None and Disposition(verdict["disposition"]) in BLOCKING]
+    """That of the most severe outcome among the cells that block; quarantined and experimental cells never set it, except where nothing ran at all: that is
+    NOT_RUN, and no success of whatever kind."""
+    known = [(Outcome(verdict["outcome"]), Disposition(verdict["disposition"])) for verdict in verdicts if verdict["outcome"] is not None]
+    blocking = [outcome for outcome, disposition in known if disposition in BLOCKING]
+    if known and all(outcome is Outcome.NOT_RUN for outcome, _ in known):
+        return Outcome.NOT_RUN.exit_code
     return most_severe(blocking).exit_code if blocking else 0
 
 

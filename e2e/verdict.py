@@ -88,7 +88,7 @@ def _pool(matrix: Matrix, cell: DeclaredCell) -> list[Path]:
 def unjudged(matrix: Matrix, cell: DeclaredCell, root: Path, outcome: Outcome, reason: str, seeds: tuple[int, ...] = (), *, keep: bool = True) -> CellVerdict:
     """The verdict of a cell whose runs cannot be judged: none recorded a step, or there is none.
 
-    NOT_RUN never stands in front of an outcome: it is kept only where nothing else was judged before (its age then says what a reader needs to know).
+    NOT_RUN never stands in front of an outcome: it is kept only where nothing else was judged before, and once for one reason.
     """
     from reports.verdict import Declared, Verdict
 
@@ -97,7 +97,7 @@ def unjudged(matrix: Matrix, cell: DeclaredCell, root: Path, outcome: Outcome, r
         held_to = declared(matrix, cell)
     except (MatrixError, OSError):  # the cell's own declarations are at fault: nothing was judged by them
         held_to = Declared(cell=str(cell), recipe=cell.recipe.value.name)
-    if not keep or (outcome is Outcome.NOT_RUN and _judged_before(root / cell.key)):
+    if not keep or (outcome is Outcome.NOT_RUN and _told_before(root / cell.key, reason)):
         return CellVerdict(str(cell), outcome, (reason,), seeds, rule.evidence)
     return _keep(
         cell,
@@ -107,11 +107,11 @@ def unjudged(matrix: Matrix, cell: DeclaredCell, root: Path, outcome: Outcome, r
     )
 
 
-def _judged_before(folder: Path) -> bool:
+def _told_before(folder: Path, reason: str) -> bool:
     from matrix.status import latest
 
     found = latest(folder)
-    return found is not None and found.outcome is not Outcome.NOT_RUN
+    return found is not None and (found.outcome is not Outcome.NOT_RUN or found.reasons[:1] == (reason,))
 
 
 def declared(matrix: Matrix, cell: DeclaredCell) -> Declared:

@@ -130,6 +130,7 @@ def test_hardware_that_is_not_here_is_not_run_with_the_reason(npu_tree: Path, op
     verdict = run_cell(matrix, matrix.cell(NPU_CELL), options, QUIET)
     assert (verdict.outcome, verdict.reasons) == (Outcome.NOT_RUN, ("no Atlas 800T A2 here: there is no /dev/davinci<N>",))
     assert json.loads(Path(verdict.path).read_text())["outcome"] == "NOT_RUN"
+    assert run_cell(matrix, matrix.cell(NPU_CELL), options, QUIET).path == "", "once for one reason"
     part = run_cell(matrix, matrix.cell(NPU_CELL), replace(options, judge=False), QUIET)
     assert (part.outcome, part.path) == (Outcome.NOT_RUN, "")
 

@@ -136,7 +136,8 @@ def test_plan_prints_what_would_run_and_runs_nothing(npu_tree: Path):
     ("arguments", "said"),
     [
         (("-m", "cpu_e2"), "no marker 'cpu_e2'; nearest: cpu_e2e"),
-        (("-m", "npu_e2e"), "no cell is declared for npu_e2e in tier 'smoke'; declared are qwen3-4b.cpu.non-colocate"),
+        (("-m", "npu_e2e"), "no cell is declared for npu_e2e; declared are qwen3-4b.cpu.non-colocate"),
+        (("-m", "npu_e2e", "--tier", "smoke"), "no cell is declared for npu_e2e in tier 'smoke'; declared are qwen3-4b.cpu.non-colocate"),
         (("-m", "cpu_e2e", "--cell", "qwen3-4b.cpu.colocated"), "selects nothing; nearest: qwen3-4b.cpu.colocate"),
         (("-m", "cpu_e2e", "--tier", "smoek"), "no tier 'smoek' is declared; nearest: smoke"),
         (("-m", "cpu_e2e", "-k", "non"), f"not collected: {CELL}"),

@@ -6,6 +6,7 @@ import pytest
 
 from e2e.markers import MARKERS, mistyped_markers, wanted_markers
 from e2e.selection import seeds_of, select, select_default
+from e2e.summary import exit_code
 from matrix import declarations
 from matrix.loader import Matrix, load
 from matrix.problem import SelectionError
@@ -52,7 +53,7 @@ def test_a_tier_or_cells_by_name_or_pattern(matrix: Matrix):
 @pytest.mark.parametrize(
     ("markers", "tier", "cells", "said"),
     [
-        (CPU, "weekly", [], "no cell is declared for cpu_e2e in tier 'weekly'; declared are qwen3-4b.cpu.non-colocate (smoke/nightly)"),
+        (CPU, "weekly", [], "no cell is declared for cpu_e2e in tier 'weekly'; declared are qwen3-4b.cpu.colocate (smoke/nightly)"),
         (CPU, "smkoe", [], "no tier 'smkoe' is declared; nearest: smoke"),
         (frozenset({"npu_e2e"}), "smoke", [], "no cell is declared for npu_e2e"),
         (CPU, None, ["qwen3-4b.cpu.colocated"], "--cell qwen3-4b.cpu.colocated selects nothing; nearest: qwen3-4b.cpu.colocate"),
@@ -66,16 +67,35 @@ def test_what_selects_nothing_is_an_error_with_names(matrix: Matrix, markers: fr
     assert said in str(caught.value)
 
 
-def test_by_default_the_smoke_tier_and_all_of_a_platform_that_is_not_here(npu_tree: Path):
-    matrix = load(npu_tree)
-    everywhere = frozenset(MARKERS)
+def test_by_default_the_first_tier_on_what_is_here_and_all_of_a_platform_that_is_not(npu_tree: Path):
+    (npu_tree / "hardware" / "a3.yaml").write_text((npu_tree / "hardware" / "a2.yaml").read_text().replace("name: a2", "name: a3"))
+    (npu_tree / "cells" / "a3.yaml").write_text("cells:\n  - {id: qwen3-4b.a3.colocate, recipe: spell-backward, tiers: [weekly]}\n")
+    matrix, npu = load(npu_tree), frozenset({"npu_e2e"})
     assert [str(cell) for cell in select_default(matrix, CPU)] == BOTH
-    assert len(select_default(matrix, frozenset({"npu_e2e"}), lambda hardware: False)) == 3
-    assert [str(cell) for cell in select_default(matrix, everywhere, lambda hardware: hardware.platform == "cpu")] == [
-        str(cell) for cell in sorted(matrix.cells.values(), key=str)
-    ]
-    with pytest.raises(SelectionError, match="no cell is declared for npu_e2e in tier 'smoke'"):
-        select_default(matrix, frozenset({"npu_e2e"}), lambda hardware: True)
+    assert len(select_default(matrix, npu, lambda hardware: False)) == 4
+    on_a2 = select_default(matrix, npu, lambda hardware: hardware.name == "a2")
+    assert ({cell.id.hardware for cell in on_a2}, len(on_a2)) == ({"a2"}, 3)
+    assert [str(cell) for cell in select_default(matrix, npu, lambda hardware: hardware.name == "a3")] == ["qwen3-4b.a3.colocate"]
+    assert len(select_default(matrix, frozenset(MARKERS), lambda hardware: hardware.platform == "cpu")) == 6
+    with pytest.raises(SelectionError, match="no cell is declared for gpu_e2e; declared are"):
+        select_default(matrix, frozenset({"gpu_e2e"}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        ([("NOT_RUN", "experimental"), ("NOT_RUN", "required")], 16),
+        ([("NOT_RUN", "experimental")], 16),
+        ([("PASS", "required"), ("NOT_RUN", "experimental")], 0),
+        ([("PASS", "required"), ("NOT_RUN", "required")], 16),
+        ([("FAIL", "quarantined"), ("PASS", "required")], 0),
+        ([("FAIL", "stale"), ("NOT_RUN", "required")], 1),
+        ([("FAIL", "experimental")], 0),
+        ([(None, "required")], 0),
+    ],
+)
+def test_the_exit_code_is_that_of_what_blocks_and_nothing_run_is_no_success(rows: list[tuple[str | None, str]], code: int):
+    assert exit_code([{"outcome": outcome, "disposition": disposition} for outcome, disposition in rows]) == code
 
 
 def test_seeds_are_lists_and_ranges():
