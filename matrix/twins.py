@@ -84,7 +84,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def evaluate(expression: str, config: Mapping[str, Any]) -> float:
-    """The value of a product or quotient of config keys (`text_config.hidden_size` for an inner one; a list counts by its length).
+    """The value of a product or quotient of config keys (`text_config.hidden_size` for an inner one, `len(key)` for a list).
 
     Raises ValueError for anything else and for keys that are absent or no numbers.
     """
@@ -107,8 +107,6 @@ def _evaluate(node: ast.expr, config: Mapping[str, Any]) -> float:
         return float(len(value))
     if name := _dotted(node):
         value = config.get(name)
-        if isinstance(value, list):
-            return float(len(value))  # of a list of layer kinds or indexes, its length
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"'{name}' is {value!r}, not a number")
         return float(value)
