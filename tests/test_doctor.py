@@ -13,7 +13,11 @@ import pytest
 
 from vime import machine as machine_module
 from vime.doctor import ALL, PLATFORMS, Check, diagnose, missing, report, requirements
+from vime.errors import UserError
 from vime.machine import NPU_CONTROL_NODES, Accelerators, Machine, normal, nvidia, packages, read_machine
+from vime.npu_smi import Chip
+from vime.probes import computing, sharing, talking
+from vime.version_set import OUTSIDE, compare, read
 
 
 def fitting(platform: str) -> dict[str, str]:
@@ -184,3 +188,86 @@ def test_exit_code_is_a_preflight() -> None:
 def test_unknown_platform_is_refused() -> None:
     done = vime("doctor", "--platform", "gpu")
     assert (done.returncode, done.stderr) == (2, "vime: error: --platform gpu: the doctor knows cpu, cuda, npu\n")
+
+
+# ---- version sets and probes ------------------------------------------------------------------------------------------------------------------------------
+
+VERSIONS = Path(__file__).parents[1] / "matrix" / "versions.yaml"
+
+
+def test_a_machine_is_held_to_a_version_set(tmp_path: Path) -> None:
+    wanted = read(VERSIONS, "cann-91")
+    have = {normal(name): version for name, version in wanted.items() if name not in OUTSIDE}
+    outside = {"cann": wanted["cann"], "ascend-driver": "25.2.0", "ascend-firmware": "7.7"}
+    right = list(compare(wanted, npu_machine(packages=have), outside, frozenset({"npu"})))
+    assert {check.status for check in right} == {"ok"}
+    wrong = {**have, "torch-npu": "2.10.0.post2", "vllm": "0.23.0+empty"}
+    found = {check.name: check for check in compare(wanted, npu_machine(packages=wrong), {"cann": "8.5.0"}, frozenset({"npu"})) if check.status != "ok"}
+    assert found.keys() == {"torch_npu 2.10.0.post4", f"cann {wanted['cann']}", "ascend-driver", "ascend-firmware"}
+    assert found["torch_npu 2.10.0.post4"].mend == "the tested set has 2.10.0.post4: install that one"
+    assert found["ascend-driver"].status == "note"
+
+
+def test_an_unknown_version_set_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--set cann-99: .*versions.yaml has .*cann-91"):
+        read(VERSIONS, "cann-99")
+    (tmp_path / "bad.yaml").write_text("sets: []\n")
+    with pytest.raises(UserError, match="no list `version_sets`"):
+        read(tmp_path / "bad.yaml", "x")
+    with pytest.raises(UserError, match="No such file"):
+        read(tmp_path / "absent.yaml", "x")
+
+
+def test_ill_and_busy_devices_are_named() -> None:
+    chips = (Chip(0, 0, 0, "910B1", "OK", "C1", 3000, 65536), Chip(1, 1, 0, "910B1", "Alarm", "C2", 60000, 65536))
+    seen = Accelerators("/npu-smi", ("0", "1"), ("davinci0", *NPU_CONTROL_NODES), "", chips, "25.2.0")
+    checks = {check.name: check for check in diagnose(npu_machine(npu=seen))}
+    assert checks["npu-smi"].found == "2 devices, driver 25.2.0"
+    assert checks["ascend health"].found == "device 1 (910B1): Alarm"
+    assert checks["ascend memory"].found == "device 1: 60000 of 65536 MB"
+
+
+def test_versions_and_probes_want_a_platform() -> None:
+    for arguments, says in ((["--probe"], "--probe: name the platform too"), (["--versions", str(VERSIONS)], "--versions and --set go together")):
+        done = vime("doctor", *arguments)
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+def test_the_cpu_is_held_to_a_set_it_does_not_have() -> None:
+    done = vime("doctor", "--platform", "cpu", "--versions", str(VERSIONS), "--set", "cann-91", "--json")
+    assert done.returncode == 1
+    assert "vllm-ascend 0.23.0.post1" in json.loads(done.stdout)["platforms"]["cpu"]["missing"]
+
+
+@pytest.mark.heavy
+def test_this_machines_slots_compute_talk_and_share_memory() -> None:
+    done = vime("doctor", "--platform", "cpu", "--probe", "--json")
+    assert done.returncode == 0, done.stderr
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert found["device probe"]["found"].startswith("2 computed rightly")
+    assert found["gloo ping"]["status"] == found["shared memory of a device"]["status"] == "ok"
+
+
+class Answers:
+    """A process that answers what it is told to."""
+
+    def __init__(self, *answers: tuple[bool, object]):
+        self.answers = list(answers)
+
+    def ask(self, *_: object) -> tuple[bool, object]:
+        return self.answers.pop(0)
+
+    def send(self, *_: object) -> None:
+        pass
+
+    def receive(self, _: float) -> tuple[bool, object]:
+        return self.answers.pop(0)
+
+
+def test_what_a_probe_finds_wrong_is_named_with_its_device() -> None:
+    good, bad, only = (True, 0.1), (False, "npu device 0 computes wrongly"), frozenset({"npu"})
+    assert computing([Answers(good), Answers(bad)], only).found == "1: npu device 0 computes wrongly"
+    assert talking([Answers(good), Answers((False, "no answer within 60 s"))], "hccl", only).found == "1: no answer within 60 s"
+    assert sharing(Answers((True, "handle")), Answers((False, "other bytes")), only).status == "missing"
+    assert sharing(Answers((False, "cannot")), Answers(), only).found == "cannot"

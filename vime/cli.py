@@ -98,11 +98,19 @@ def sft(file: File, set_: Set = None, out: Out = None, platform: PlatformName = 
 def doctor(
     platform: PlatformName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    versions: Annotated[Path | None, typer.Option(help="A file of version sets to hold the platform to, with --set.", show_default=False)] = None,
+    set_name: Annotated[str | None, typer.Option("--set", help="The set's name in that file, for example cann-91.", show_default=False)] = None,
+    probing: Annotated[bool, typer.Option("--probe", help="Also try the devices: compute, talk to each other, share memory. Takes seconds a device.")] = False,
 ) -> None:
-    """Say what this machine has, what each platform still needs, and how to get it. With --platform the exit code says whether that platform is ready."""
+    """Say what this machine has, what each platform still needs, and how to get it. With --platform the exit code says whether that platform is ready.
+
+    As a preflight of an agent: vime doctor --platform npu --versions matrix/versions.yaml --set cann-91 --probe
+    """
     from vime import doctor as module
 
-    raise typer.Exit(module.run(platform, as_json))
+    if (versions is None) != (set_name is None):
+        raise UserError("--versions and --set go together: the file, and the name of the version set in it")
+    raise typer.Exit(module.run(platform, as_json, versions=None if versions is None or set_name is None else (versions, set_name), probing=probing))
 
 
 @convert_app.command("hf-to-torch-dist")

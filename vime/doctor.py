@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal
 
 from packaging.requirements import Requirement
 
 from vime.errors import UserError
-from vime.machine import NPU_CONTROL_NODES, Machine, normal, read_machine
+from vime.machine import NPU_CONTROL_NODES, Accelerators, Machine, normal, read_machine
 
 Status = Literal["ok", "note", "missing"]  # a note is worth knowing; a missing thing keeps its platforms from running
 
@@ -21,6 +22,7 @@ ALL = frozenset(PLATFORMS)
 TESTED_PYTHON = "3.11"
 ABSENT = "not installed"
 MEMORY_GIB, SHM_GIB, DISK_GIB, OPEN_FILES = 8, 1, 5, 4096  # of the smallest recipe: two workers of about 2 GiB each, Ray's object store, checkpoints
+USED_FRACTION = 0.1  # an idle device holds about 5 % of its memory
 CUDA_KIND = ("torchvision", "torchaudio", "torchcodec", "triton")  # beside a CPU build of torch their CUDA wheels break `import vllm`
 
 
@@ -168,8 +170,19 @@ def _npu(facts: Machine) -> Iterator[Check]:
             "install the driver and mount /usr/local/bin/npu-smi and /usr/local/dcmi",
         )
     else:
-        yield Check("npu-smi", "ok", f"{len(seen.devices)} NPUs", npu)
+        yield Check("npu-smi", "ok", f"{len(seen.devices)} devices, driver {seen.driver or 'unknown'}", npu)
+        yield from _chips(seen, npu)
     yield Check("CANN", "ok" if facts.cann else "missing", facts.cann or "not found", npu, "" if facts.cann else "install CANN 9.1.0 and source its set_env.sh")
+
+
+def _chips(seen: Accelerators, npu: frozenset[str]) -> Iterator[Check]:
+    """Health and memory of the devices; one that another job fills is worth knowing before a run fails on it."""
+    ill = [f"device {chip.device} ({chip.name}): {chip.health}" for chip in seen.chips if chip.health != "OK"]
+    if ill:
+        yield Check("ascend health", "missing", "; ".join(ill), npu, "reset the device (npu-smi set -t reset), or leave it out of ASCEND_RT_VISIBLE_DEVICES")
+    full = [f"device {chip.device}: {chip.used_mb} of {chip.total_mb} MB" for chip in seen.chips if chip.used_mb > USED_FRACTION * chip.total_mb]
+    if full:
+        yield Check("ascend memory", "note", "; ".join(full), npu, "somebody uses these devices (npu-smi info shows which process)")
 
 
 def _packages(facts: Machine, platform: str) -> Iterator[Check]:
@@ -205,12 +218,28 @@ def requirements(extra: str) -> list[Requirement]:
     return [out[name] for name in sorted(out)]
 
 
-def run(platform: str | None, as_json: bool) -> int:
-    """Print the diagnosis. Returns 0 when `platform` (or, without one, any platform) is ready here, else 1. Raises UserError for an unknown platform."""
+def run(platform: str | None, as_json: bool, *, versions: tuple[Path, str] | None = None, probing: bool = False) -> int:
+    """Print the diagnosis. Returns 0 when `platform` (or, without one, any platform) is ready here, else 1.
+
+    `versions`: a file and the name of the version set in it to hold the platform to. `probing`: also try its devices (`vime/probes.py`).
+    Raises UserError for an unknown platform, and for either of these without a platform.
+    """
     wanted = None if platform in (None, "auto") else platform
     if wanted is not None and wanted not in PLATFORMS:
         raise UserError(f"--platform {wanted}: the doctor knows {', '.join(PLATFORMS)}")
-    checks = diagnose()
+    if wanted is None and (versions or probing):
+        raise UserError(f"{'--versions' if versions else '--probe'}: name the platform too, --platform {', '.join(PLATFORMS)}")
+    facts = read_machine()
+    checks = diagnose(facts)
+    if wanted and versions:
+        from vime.platforms import registry
+        from vime.version_set import compare, outside_versions, read
+
+        checks += compare(read(*versions), facts, outside_versions(facts, {wanted: registry.get(wanted)}), frozenset({wanted}))
+    if wanted and probing and not missing(checks, wanted):
+        from vime.probes import probe
+
+        checks += probe(wanted)
     if as_json:
         print(json.dumps(report(checks), indent=1))
     else:

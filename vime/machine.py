@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from vime.npu_smi import Chip, Smi, parse
+
 GIB = 2**30
 NPU_CONTROL_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 CANN_PLACES = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/cann", "/usr/local/Ascend/latest")
@@ -33,6 +35,8 @@ class Accelerators:
     devices: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     fault: str = ""  # what the tool answered when it failed
+    chips: tuple[Chip, ...] = ()  # what npu-smi says of each
+    driver: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,10 @@ def npu() -> Accelerators:
     tool = shutil.which("npu-smi")
     if tool is None:
         return Accelerators(nodes=tuple(nodes))
-    code, text = _ask([tool, "info", "-l"])
-    devices = tuple(re.findall(r"NPU ID\s*:\s*(\d+)", text)) if code == 0 else ()
-    return Accelerators(tool, devices, tuple(nodes), "" if code == 0 else text)
+    code, text = _ask([tool, "info"])
+    found = parse(text) if code == 0 else Smi(None, ())
+    fault = "" if found.chips else text if code else f"`npu-smi info` lists no chip: {(text.splitlines() or ['no output'])[0]}"
+    return Accelerators(tool, tuple(str(chip.device) for chip in found.chips), tuple(nodes), fault, found.chips, found.driver)
 
 
 def _ask(command: list[str]) -> tuple[int, str]:
