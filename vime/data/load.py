@@ -104,9 +104,9 @@ def _encoded(raw: Iterable[RawPrompt], data: DataConfig, tokenizer: Any, limit: 
     number, dropped, example = 0, 0, ""
     stream = iter(raw)
     while batch := list(itertools.islice(stream, ENCODE_BATCH)):
+        seen = [_images(r, images) for r in batch]
         texts = [_text(r, data, tokenizer, images) for r in batch]
-        for r, text, encoded in zip(batch, texts, _encode(batch, texts, data, tokenizer), strict=True):
-            pictures = _images(r, images)
+        for r, text, pictures, encoded in zip(batch, texts, seen, _encode(batch, texts, data, tokenizer), strict=True):
             ids = encoded if images is None else images.expanded(encoded, pictures, r.place)
             if len(ids) > limit:
                 dropped, example = dropped + 1, _overlong(r.place, len(ids), limit, data)
