@@ -244,7 +244,7 @@ def _calibrated(targets: Sequence[str], every: bool, recipe: str | None) -> list
     if paths and len(paths) == len(targets):
         return [(paths, recipe)]
     names = shipped() if every else list(targets)
-    found = [([folder], name) for name in names for folder in baselines_of(name)]
+    found: list[tuple[list[Path], str | None]] = [([folder], name) for name in names for folder in baselines_of(name)]
     empty = [name for name in names if not baselines_of(name)]
     if empty:
         raise ReportError(f"{empty[0]}: neither a path nor a recipe with a stored baseline (there are: {', '.join(shipped()) or 'none'})")

@@ -69,7 +69,7 @@ def _has_metric(run: Run, case: Case, who: str) -> Check:
         return _check("metric", who, False, Outcome.INVALID, f"{who}: {metric} is not recorded (recorded: {near})", "missing")
     expected = _expected_metric_steps(run, case)
     wanted = expected if expected is run.steps or np.array_equal(expected, run.steps) else np.intersect1d(run.steps, expected, assume_unique=True)
-    missing = np.empty(0) if np.array_equal(wanted, have) else np.setdiff1d(wanted, have, assume_unique=True)
+    missing = np.empty(0, dtype=np.int64) if np.array_equal(wanted, have) else np.setdiff1d(wanted, have, assume_unique=True)
     if len(missing):
         return _check("metric", who, False, Outcome.INVALID, f"{who}: {metric} is missing at step {span(missing.tolist())}", "missing")
     return _check("metric", who, True, Outcome.INVALID, f"{who}: {metric} at {len(have)} steps")
@@ -117,7 +117,7 @@ def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
     planned, done = case.rule.planned_steps, run.steps
     start = int(done[0]) if done[0] <= 1 else 0
     expected = expected_steps(done, start, planned)
-    missing = np.empty(0) if np.array_equal(expected, done) else np.setdiff1d(expected, done, assume_unique=True)
+    missing = np.empty(0, dtype=np.int64) if np.array_equal(expected, done) else np.setdiff1d(expected, done, assume_unique=True)
     if not len(missing) and done[-1] < start + planned:
         sparse = "" if len(expected) == planned else f", recorded at {len(done)}"
         return _check("complete", who, True, short, f"{who}: {planned}/{planned} steps{sparse}", value=float(planned), limit=float(planned))

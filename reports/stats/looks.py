@@ -39,10 +39,11 @@ def paired_level_per_look(looks: int, alpha: float) -> float:
     if looks < 3:
         return alpha
     differences = special.ndtri(_points(looks))
-    p_values = [
-        t_tail(differences[:, :n].mean(axis=-1) / (differences[:, :n].std(axis=-1, ddof=1) / np.sqrt(n)), np.full(len(differences), n - 1.0))
-        for n in range(2, looks + 1)
-    ]
+    p_values = []
+    for n in range(2, looks + 1):
+        shown = differences[:, :n]
+        spread = np.maximum(shown.std(axis=-1, ddof=1), 1e-12)  # a point of the grid may have two equal coordinates
+        p_values.append(t_tail(shown.mean(axis=-1) / (spread / np.sqrt(n)), np.full(len(shown), n - 1.0)))
     return min(float(np.quantile(np.minimum.reduce(p_values), alpha)), alpha)
 
 
