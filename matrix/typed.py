@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from matrix.problem import nearest
+from matrix.problem import Problem, nearest
 from matrix.yaml_file import Document, Path_
 
 M = TypeVar("M", bound=BaseModel)
@@ -48,7 +48,8 @@ def _report(document: Document, model: type[BaseModel], detail: ErrorDetails) ->
     if kind == "extra_forbidden":
         document.complain(path, f"unknown key '{_dotted(path)}'{nearest(str(name), _fields_at(model, parent))}")
     elif kind == "missing":
-        document.complain(parent, f"'{name}' is missing{f' in {_dotted(parent)}' if parent else ''}: add it")
+        said = f"'{name}' is missing{f' in {_dotted(parent)}' if parent else ''}: add it"
+        document.problems.append(Problem(document.where(parent), said))  # the group's other keys may have faults of their own
     else:
         write = _MESSAGES.get(kind, _other)
         document.complain(path, f"{_dotted(path)}: {write(document.texts.get(path), detail)}" if path else _other(None, detail))
