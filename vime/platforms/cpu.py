@@ -100,11 +100,9 @@ class CpuPlatform:
         apply()
 
     def bootstrap_vllm(self) -> None:
-        from vime.platforms.cpu_torchvision import stand_in_for_torchvision
         from vime.platforms.cpu_vllm import rotate_every_head
 
         rotate_every_head()
-        stand_in_for_torchvision()
 
     def before_weight_reload(self, model: Any) -> None:
         from vime.platforms.cpu_vllm import forget_moe_prepack
