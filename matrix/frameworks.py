@@ -55,13 +55,17 @@ def framework_problems(cell: DeclaredCell, config: Mapping[str, Any]) -> Iterato
     if framework is None:
         return
     values = dict.fromkeys(KNOWN, "")
-    places = [
-        *((("command", index), word) for index, word in enumerate(framework.value.command)),
-        *((("environment", n), t) for n, t in framework.value.environment.items()),
-    ]
-    for at, text in places:
+    for at, text in _texts(framework.value):
         try:
             _filled(framework, at, text, values, config)
         except SelectionError as error:
             where = framework.where(*at)
             yield Problem(where, str(error).removeprefix(f"{where}: "))
+
+
+def _texts(framework: Framework) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Everything that may hold placeholders, with its place in the file."""
+    for index, word in enumerate(framework.command):
+        yield ("command", index), word
+    for name, text in framework.environment.items():
+        yield ("environment", name), text

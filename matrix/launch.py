@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from matrix.declarations import Framework
+from matrix.frameworks import command, environment, run_values
 from matrix.layout import Layout, read_layout
-from matrix.loader import DeclaredCell, Matrix
+from matrix.loader import Declared, DeclaredCell, Matrix
 from matrix.prerequisites import caveats, lacking, lacking_files
 from matrix.problem import shown
-from matrix.resolver import baseline_directory, compose_cell
+from matrix.resolver import baseline_directory, compose_cell, resolve
 
 HEAD = "$HEAD_IP"
 PORT = 6379
@@ -68,12 +71,26 @@ def launch(matrix: Matrix, cell: DeclaredCell, seed: int) -> Launch:
 
 def _run(matrix: Matrix, cell: DeclaredCell, seed: int, several: bool) -> list[str]:
     out = f"results/{cell.key}/seed-{seed}"
+    if cell.framework:
+        return _run_foreign(matrix, cell, cell.framework, seed, out)
     address = f" --set placement.ray_address={HEAD}:{PORT}" if several else ""
     return [
         f"python -m matrix show {cell.id} --seed {seed} > {cell.key}.yaml",
         f"vime train {cell.key}.yaml{address} --out {out}",
         f"python -m reports judge {out} --baseline {shown(baseline_directory(cell, matrix))}",
         *([] if several else [f"python -m e2e run {cell.id} --seeds {seed}     # the three at once"]),
+    ]
+
+
+def _run_foreign(matrix: Matrix, cell: DeclaredCell, framework: Declared[Framework], seed: int, out: str) -> list[str]:
+    """Another framework's command, and the one that also keeps the manifest by which its log can be judged."""
+    config = resolve(cell, seed, matrix)
+    values = run_values(matrix, cell, config, seed, out)
+    exports = [f"{name}={shlex.quote(value)}" for name, value in environment(framework, values, config).items()]
+    return [
+        f"mkdir -p {out} && python -m matrix show {cell.id} --seed {seed} > {out}/input.yaml",
+        " ".join([*exports, shlex.join(command(framework, values, config)), f"> {out}/stdout.log"]),
+        f"python -m e2e run {cell.id} --seeds {seed}     # makes the run and judges it",
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from e2e.run_plan import plan_run
 from matrix.checks import check
+from matrix.launch import launch
 from matrix.loader import ROOT, load
 
 EXAMPLE = re.compile(r"```yaml \{file=matrix/(?P<file>\S+?)(?P<append> append)?\}\n(?P<text>.*?)```", re.DOTALL)
@@ -25,6 +26,9 @@ def test_another_framework_as_the_page_declares_it(tree: Path, tmp_path: Path):
     assert plan.full_command()[:3] == [sys.executable, "-m", "verl.trainer.main_ppo"]
     assert "actor_rollout_ref.actor.optim.lr=0.0005" in plan.full_command()
     assert plan.environment() == {"VERL_SEED": "100"}
+    told = launch(matrix, plan.cell, 100).run
+    assert told[1].startswith("VERL_SEED=100 python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo ")
+    assert told[1].endswith("> results/qwen3-4b.cpu.colocate__verl/seed-100/stdout.log")
 
 
 def test_the_page_names_every_option():
