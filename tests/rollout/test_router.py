@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rollout.child import config_of
-from vime.config.tree import Config
+from vime.config.tree import Config, SpeculativeConfig
 from vime.data import Prompt, group_samples
 from vime.errors import RunError
 from vime.rollout.router import Router, complete, spread
@@ -211,3 +211,33 @@ def test_spreading_keeps_order_and_balance(groups: list[int], engines: int) -> N
     assert [group for share in shares for group in share] == groups
     assert len(shares) == engines
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+class Speculating(FakeEngine):
+    """Counts drafts and accepted tokens from its start, as an engine does: 10 drafts a call, `accepted` of them taken."""
+
+    def __init__(self, accepted: int):
+        super().__init__()
+        self.accepted = accepted
+
+    def speculated(self) -> tuple[int, int]:
+        return 10 * len(self.calls), self.accepted * len(self.calls)
+
+
+def test_accept_length_is_that_of_the_step_alone(config: Config) -> None:
+    config = replace(config, rollout=replace(config.rollout, speculative=SpeculativeConfig("mtp", 1)))
+    engines = [Speculating(4), Speculating(6)]
+    route = router(config, *engines)
+    route.generate(0, prompts(2))
+    assert route.counts.metrics()["spec/accept_len"] == pytest.approx(1.5)
+    route.evaluate(1, [prompt for _, prompt in prompts(2)])
+    engines[0].accepted = 0
+    engines[0].calls.clear()  # restarted: it counts from 0 again
+    route.generate(1, prompts(2))
+    assert route.counts.metrics()["spec/accept_len"] == pytest.approx(1 + 6 / 20)
+
+
+def test_no_accept_length_without_speculation(config: Config) -> None:
+    route = router(config, FakeEngine())
+    route.generate(0, prompts(1))
+    assert "spec/accept_len" not in route.counts.metrics()

@@ -21,6 +21,9 @@ from vime.platforms.base import Platform
 from vime.tracking.provenance import commit, environment, host, package_versions
 from vime.tracking.run_dir import COMPLETED, RunDir
 
+# How a run is spread over devices: none of it changes what is trained.
+LAYOUT = ("parallel.", "placement.", "rollout.engines", "rollout.tensor_parallel", "train.max_tokens_per_microbatch", "train.recompute", "timeouts.")
+
 
 def start_training(resolved: Resolved, out: Path | None) -> Path:
     """A new run. Returns its directory."""
@@ -37,14 +40,14 @@ def start_training(resolved: Resolved, out: Path | None) -> Path:
 def resume_training(path: Path, file: Path | None, overrides: list[str]) -> Path:
     """Go on with the run in `path` from its last complete checkpoint (from its start when there is none). A finished run is left as it is.
 
-    Only where it is written may differ from the run's configuration.
+    Where it is written may differ from the run's configuration, and how it is spread over devices (`LAYOUT`): a checkpoint loads into any layout.
     """
     from vime.loop.sync import SyncRun, open_inputs
     from vime.training.checkpoint import latest
 
     with contextlib.closing(RunDir.open(path)) as run:
-        resolved = resolve(path / "config.yaml", overrides)
-        check_unchanged(run, resolve(file, overrides) if file is not None else resolved)
+        resolved = resolve(file if file is not None else path / "config.yaml", overrides)
+        changes = check_unchanged(run, resolved)
         if run.finished:
             Progress(resolved.config, 0).note(f"{path} is finished: all {resolved.config.train.steps} steps are done, there is nothing to resume")
             return run.path
@@ -52,22 +55,28 @@ def resume_training(path: Path, file: Path | None, overrides: list[str]) -> Path
         checkpoint = latest(run.checkpoints)
         with open_inputs(resolved.config) as inputs:
             inputs.source.check(run.manifest().get("data", inputs.source.identity()))
-            with attempt(run, f"resume from {checkpoint.name if checkpoint else 'the start: no complete checkpoint'}"):
+            where = checkpoint.name if checkpoint else "the start: no complete checkpoint"
+            with attempt(run, ", with ".join([f"resume from {where}", *([", ".join(changes)] if changes else [])])):
                 SyncRun(resolved.config, platform, run, inputs).train(checkpoint)
     return run.path
 
 
-def check_unchanged(run: RunDir, given: Resolved) -> None:
-    """Raises UserError naming the keys by which a configuration differs from the run's."""
+def check_unchanged(run: RunDir, given: Resolved) -> list[str]:
+    """The changes of layout by which a configuration differs from the run's. Raises UserError naming the keys when anything else differs."""
     recorded = run.manifest()["config_hash"]
     if given.hash == recorded:
-        return
+        return []
     was = dict(leaf_values(resolve(run.path / "config.yaml").config))
     now = dict(leaf_values(given.config))
-    changed = [f"{key} {was.get(key)!r} → {now.get(key)!r}" for key in [*was, *(now.keys() - was.keys())] if was.get(key) != now.get(key) and key != "run_dir"]
+    changed = {
+        key: f"{key} {was.get(key)!r} → {now.get(key)!r}" for key in [*was, *(now.keys() - was.keys())] if was.get(key) != now.get(key) and key != "run_dir"
+    }
+    others = [text for key, text in changed.items() if not key.startswith(LAYOUT)]
+    if changed and not others:
+        return list(changed.values())
     raise UserError(
         f"--resume {run.path}: this configuration (hash {given.hash[:12]}) is not the run's (hash {recorded[:12]}): "
-        f"{', '.join(changed[:5]) or 'its config.yaml was edited'}: resume without changes, or start a new run"
+        f"{', '.join(others[:5]) or 'its config.yaml was edited'}: resume without changes, or start a new run"
     )
 
 

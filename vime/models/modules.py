@@ -7,7 +7,10 @@ from typing import Any
 import torch
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.spec_utils import ModuleSpec
+
+from vime.errors import UserError
 
 
 class FullNorm(torch.nn.Module):
@@ -29,6 +32,28 @@ class FullNorm(torch.nn.Module):
         if self.ranks > 1:  # the sum of all ranks, and in the backward pass the sum of their gradients
             squares = tensor_parallel.copy_to_tensor_model_parallel_region(tensor_parallel.reduce_from_tensor_model_parallel_region(squares))
         return (self.weight * (flat * torch.rsqrt(squares / self.width + self.eps)).to(x.dtype)).view_as(x)
+
+
+class LatentAttention(MLASelfAttention):
+    """Megatron's latent attention with a right gradient under tensor parallelism.
+
+    Every rank's heads read the same rotary part of the keys, so its gradient is the sum over ranks. Megatron's layer gathers the split down-projection in a
+    way that gives each rank the gradient of its own heads alone (with TransformerEngine the projection is whole on every rank, and another branch is taken).
+    Gathered here, and cut along the sequence, that other branch does the sum. It needs sequence parallelism, as routed experts do.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.config.tensor_model_parallel_size > 1:
+            if not self.config.sequence_parallel:
+                raise UserError("parallel.tensor with latent attention needs parallel.sequence_parallel: true")
+            self.linear_kv_down_proj.register_forward_hook(_gathered_and_cut)
+
+
+def _gathered_and_cut(module: Any, inputs: Any, output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
+    """[T, 1, width / tp] → [T / tp, 1, width]."""
+    gathered = tensor_parallel.gather_from_tensor_model_parallel_region(output[0])
+    return tensor_parallel.scatter_to_sequence_parallel_region(gathered), output[1]
 
 
 def full_norm(heads: int) -> ModuleSpec:

@@ -78,9 +78,12 @@ class TextFamily(Family):
         from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
         decoder = self.decoder(hf_config)
-        check_layout(decoder, parallel)
+        self.check_layout(hf_config, parallel)
         values = {**self.megatron_values(decoder), **({"mtp_num_layers": decoder.mtp} if mtp and decoder.mtp else {}), **overrides}
         return (MLATransformerConfig if isinstance(decoder.attention, Latent) else TransformerConfig)(**values)
+
+    def check_layout(self, hf_config: HfConfig, parallel: ParallelConfig) -> None:
+        check_layout(self.decoder(hf_config), parallel)
 
     def megatron_values(self, decoder: Decoder) -> dict[str, Any]:
         """Fields of the TransformerConfig that follow from the architecture."""
@@ -146,11 +149,13 @@ class TextFamily(Family):
 
     def adapt_layer(self, layer: Any, decoder: Decoder, built: Built) -> None:
         """Put in what Megatron has no flag for. Layers of one kind share their specification, so this may be done to it again."""
-        from vime.models.modules import full_norm, with_bias
+        from vime.models.modules import LatentAttention, full_norm, with_bias
 
         attention, parts = decoder.attention, layer.submodules.self_attention.submodules
         if built.core_attention is not None:
             parts.core_attention = built.core_attention
+        if built.core_attention is not None and isinstance(attention, Latent):
+            layer.submodules.self_attention.module = LatentAttention
         if isinstance(attention, GroupedQuery) and attention.qk_norm == "full":
             parts.q_layernorm, parts.k_layernorm = full_norm(attention.heads), full_norm(attention.kv_heads)
         if isinstance(attention, GroupedQuery) and attention.out_bias and not decoder.mlp_bias:

@@ -66,7 +66,7 @@ class Router:
         prompts = dict(groups)
         done, failed = self._try_all(requests, sampling)
         done |= self._settle(step, failed, sampling, refill, prompts)
-        self._count_speculated()
+        self.counts.drafts, self.counts.accepted = self._count_speculated()
         return self._samples([(prompts[group], group, index, result) for group in sorted(done) for index, result in enumerate(done[group])])
 
     def evaluate(self, step: int, prompts: Sequence[Prompt]) -> list[Sample]:
@@ -78,6 +78,7 @@ class Router:
             for number, prompt in enumerate(prompts)
         }
         done, failed = self._try_all(requests, sampling)
+        self._count_speculated()  # not the next step's
         if failed:
             raise RunError("eval", next(iter(failed.values()))[1])
         return self._samples([(prompts[number], number, 0, done[number][0]) for number in range(len(prompts))])
@@ -139,16 +140,13 @@ class Router:
                 return answers, ""
         return None, problem
 
-    def _count_speculated(self) -> None:
-        """Drafts and accepted tokens of this step: engines count from their start, held-out prompts and restarted engines included."""
+    def _count_speculated(self) -> tuple[int, int]:
+        """Drafts and accepted tokens over all engines since the last call. Engines count from their start."""
         if self.config.rollout.speculative.method == "none":
-            return
-        now = [engine.call("speculated").result(self.config.timeouts.rollout_s, STAGE) for engine in self.engines]
-        for (drafts, accepted), (drafts_before, accepted_before) in zip(now, self._speculated, strict=True):
-            fresh = drafts < drafts_before  # the engine was restarted
-            self.counts.drafts += drafts if fresh else drafts - drafts_before
-            self.counts.accepted += accepted if fresh else accepted - accepted_before
-        self._speculated = now
+            return 0, 0
+        before, self._speculated = self._speculated, [engine.call("speculated").result(self.config.timeouts.rollout_s, STAGE) for engine in self.engines]
+        since = [now if now[0] < then[0] else (now[0] - then[0], now[1] - then[1]) for now, then in zip(self._speculated, before, strict=True)]
+        return sum(drafts for drafts, _ in since), sum(accepted for _, accepted in since)  # an engine that counts less was restarted
 
     def _give_up(self, group: int, problem: str) -> None:
         policy = self.config.rollout.incomplete_group

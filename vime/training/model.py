@@ -175,6 +175,7 @@ def unloaded(config: Config, platform: Any, layout: Layout, device: torch.device
     layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(megatron))
     model = bare_model(family, hf_config, megatron, shape, layout, device, mtp=mtp)
     _check_marks(model, table, layout)
+    _mark_experts(model, layout)
     install(model, config.train.mtp.gradient)
     return Trained(family, hf_config, shape, table, layout, megatron, model, depths)
 
@@ -215,6 +216,15 @@ def _check_marks(model: torch.nn.Module, table: WeightTable, layout: Layout) -> 
         split = any(piece.split for piece in pieces)
         if layout.tp_size > 1 and pieces and split != bool(getattr(parameter, "tensor_model_parallel", False)):
             raise AssertionError(f"{name}: split over tensor-parallel ranks by the weight table: {split}, by Megatron: {not split}")
+
+
+def _mark_experts(model: torch.nn.Module, layout: Layout) -> None:
+    """Gradients of experts are summed over the ranks that hold the same ones. Megatron does so only where experts are spread (ep > 1), and sums them over
+    the dense parameters' ranks elsewhere, too few where their tensor parallelism is another."""
+    if (layout.etp_size, layout.ep_size) != (layout.tp_size, 1):
+        for name, parameter in model.named_parameters():
+            if ".experts." in name:
+                parameter.allreduce = False  # type: ignore[attr-defined]
 
 
 def load_weights(model: torch.nn.Module, config: Config, table: WeightTable, layout: Layout) -> None:
