@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,8 @@ def test_each_test_runs_once_the_heavy_ones_alone_and_a_failure_is_told(tmp_path
     (tmp_path / "test_inner.py").write_text(INNER)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = heavy\n    slow\n")
     more = ["-c", str(tmp_path / "pytest.ini"), "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-m", "tests", "--slow", *more], capture_output=True, text=True, timeout=170, cwd=ROOT)
+    outside_xdist = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")}
+    done = subprocess.run([sys.executable, "-m", "tests", "--slow", *more], capture_output=True, text=True, timeout=170, cwd=ROOT, env=outside_xdist)
     ran = sorted((tmp_path / "ran").read_text().splitlines())
     assert [line.rsplit(" ", 1)[0] for line in ran] == ["heavy 0", "heavy 1", *[f"light {number}" for number in range(8)], "slow heavy", "slow light"]
     assert {line.rsplit(" ", 1)[1] for line in ran if "heavy" in line} == {"alone"}

@@ -50,6 +50,8 @@ def test_what_is_resolved_cannot_be_changed(file):
         ("rollout:\n  deterministic: no\n", 9, ["rollout.deterministic", "boolean", "'no'"]),
         ("algo:\n  dual_clip: 0.5\n", 9, ["algo.dual_clip", "above 1"]),
         ("weights:\n  transport: carrier-pigeon\n", 9, ["weights.transport", "'ipc'"]),
+        ("seed: 4294967296\n", 8, ["seed", "below 2^32", "4294967296"]),
+        ("rollout:\n  temperature: 0.001\n", 9, ["rollout.temperature", "0.01 instead of 0.001"]),
     ],
 )
 def test_an_error_names_file_line_key_value_and_mend(file, text, line, words):
@@ -58,6 +60,11 @@ def test_an_error_names_file_line_key_value_and_mend(file, text, line, words):
     assert f"{file}:{line}" in message
     for word in words:
         assert word in message
+
+
+def test_values_that_would_only_break_later_are_refused(file):
+    assert "train.beta2: 1 never forgets" in error_of(file, "train.beta2=1")
+    assert "name: is a folder's name under runs/" in error_of(file, "name=../elsewhere")
 
 
 def test_batch_that_does_not_divide_names_the_numbers(file):

@@ -24,8 +24,8 @@ HANG_S = 120.0
 
 @dataclass(frozen=True)
 class Fault:
-    """`at`: "engine.receive", "trainer.train", "checkpoint._finish" (in a trainer), "driver._rollout" (SyncRun's methods), …; `call`: at which call of it in
-    that process, from 0; `do`: what happens then, once over all processes, just before the call is made.
+    """`at`: "engine.receive", "trainer.train", "checkpoint._publish" (in a trainer, files written), "driver._rollout" (SyncRun's methods), …; `call`: at
+    which call of it in that process, from 0; `do`: what happens then, once over all processes, just before the call is made.
 
     `flag` is created at that moment. kill: this process, by SIGKILL; kill-driver: the driver, while this process hangs; hang: this process does not come
     back; limit: files of this process cannot grow beyond `limit` bytes from now on. do: take-port (at "cluster.free_port") listens on the port that the
@@ -79,9 +79,10 @@ def mine(base: type, name: str) -> Any:
     worker, trap = base(), Trap(fault)
     owner, _, method = fault.at.partition(".")
     if owner == "checkpoint" and name == "trainer":
-        from vime.training import checkpoint
+        from vime.training import checkpoint, checkpoint_writer
 
-        setattr(checkpoint, method, trapped(getattr(checkpoint, method), trap))
+        place = checkpoint if hasattr(checkpoint, method) else checkpoint_writer.Save
+        setattr(place, method, trapped(getattr(place, method), trap))
     elif owner == name:
         original = getattr(worker, method)
         setattr(worker, method, trapped(original, trap, lambda: rank_of(worker, fault) == fault.rank))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from vime.config.resolve import from_dict
 from vime.config.tree import Config
 from vime.data import Prompt, Sample
+from vime.errors import RunError
 from vime.loop.batch import assemble
 
 FILLER = 7.0  # what no reader may see where the mask is 0
@@ -74,3 +75,8 @@ def test_an_answer_cut_at_the_limit_stays_in_the_mean(policy: str, expected: lis
     batch = assemble(cut, config(truncated=policy))
     assert expected == batch.loss_mask.tolist()
     assert batch.advantages[1:3].tolist() == [0.5, 0.5]
+
+
+def test_a_step_without_any_answer_says_why() -> None:
+    with pytest.raises(RunError, match="rollout: every group of this step was dropped"):
+        assemble([], config())

@@ -18,7 +18,7 @@ LIMIT_S = 10.0
 START_UP = ("engine.start", 0)
 ROLLOUT = ("engine.generate", 1)
 TRAINING = ("trainer.train", 1)
-CHECKPOINT = ("checkpoint._finish", 1)
+CHECKPOINT = ("checkpoint._publish", 1)
 
 
 def interrupt(out: Path, point: tuple[str, int], number: signal.Signals, *, group: bool) -> None:

@@ -12,7 +12,7 @@ from tests.loop.process import EXAMPLE, curve, events, finished, settings
 from vime.config.resolve import resolve
 from vime.data import PromptSource, load_prompts, load_tokenizer
 
-pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
 COLOCATED = {"placement__mode": "colocate"}
 TWO_RANKS, TWO_ENGINES = {"parallel__data": 2}, {"rollout__engines": 2}
@@ -61,10 +61,12 @@ def test_one_rank_and_two_engines(tmp_path: Path):
     trained(tmp_path / "run", **TWO_ENGINES, weights__transport="p2p", algo__old_logprobs="engine", algo__importance="none")
 
 
+@pytest.mark.slow
 def test_two_colocated_pairs(tmp_path: Path):
     trained(tmp_path / "run", **COLOCATED, **TWO_RANKS, **TWO_ENGINES)
 
 
+@pytest.mark.slow
 def test_through_files(tmp_path: Path):
     trained(tmp_path / "run", weights__transport="disk")
 

@@ -15,7 +15,7 @@ from tests.loop.faulty import Fault
 from tests.loop.process import EXAMPLE, Vime, attempts, checkpoints, curve, events, finished, settings
 
 __all__ = ["command"]
-pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(500)]
 
 STEPS = 5
 WORDS = ["cat", "dog", "bird", "mouse", "horse", "cow", "fox", "bear", "wolf", "lion", "frog", "goat", "duck", "hen", "owl", "ant", "bee", "fly", "eel", "cod"]
@@ -59,8 +59,9 @@ def resumed(reference: Reference, out: Path, point: str) -> None:
     assert checkpoints(out) == checkpoints(reference.out)
 
 
+@pytest.mark.slow
 def test_killed_while_a_checkpoint_is_written(reference: Reference, tmp_path: Path):
-    killed(reference, tmp_path / "run", at="checkpoint._finish", call=1)
+    killed(reference, tmp_path / "run", at="checkpoint._publish", call=1)
     assert checkpoints(tmp_path / "run") == ["step-000002"]
     resumed(reference, tmp_path / "run", "step-000002")
 
@@ -85,11 +86,11 @@ def test_killed_in_a_rollout_and_resumed_with_the_same_data_only(reference: Refe
         ("engine.start", 0, "the start: no complete checkpoint"),
         ("trainer.train", 0, "the start: no complete checkpoint"),
         ("engine.receive", 2, "the start: no complete checkpoint"),  # the sync after step 1
-        ("checkpoint.save", 0, "the start: no complete checkpoint"),
+        ("checkpoint.begin", 0, "the start: no complete checkpoint"),
         ("checkpoint.prune", 0, "step-000002"),  # renamed, not yet tidied
         ("trainer.train", 3, "step-000002"),
         ("engine.commit", 4, "step-000002"),
-        ("checkpoint._finish", 2, "step-000004"),  # the last step's
+        ("checkpoint._publish", 2, "step-000004"),  # the last step's
     ],
 )
 def test_killed_anywhere(reference: Reference, tmp_path: Path, at: str, call: int, point: str):
@@ -97,15 +98,8 @@ def test_killed_anywhere(reference: Reference, tmp_path: Path, at: str, call: in
     resumed(reference, tmp_path / "run", point)
 
 
-@pytest.mark.parametrize(
-    ("at", "call"),
-    [
-        ("engine.generate", 2),
-        pytest.param("engine.receive", 2, marks=pytest.mark.slow),
-        pytest.param("engine.commit", 1, marks=pytest.mark.slow),
-        pytest.param("engine.begin", 3, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "call"), [("engine.generate", 2), ("engine.receive", 2), ("engine.commit", 1), ("engine.begin", 3)])
 def test_an_engine_killed_in_mid_run_is_replaced_and_changes_nothing(reference: Reference, tmp_path: Path, at: str, call: int):
     fault = Fault(at=at, call=call, do="kill", flag=str(tmp_path / "flag"))
     out = tmp_path / "run"

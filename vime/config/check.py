@@ -5,11 +5,27 @@ from __future__ import annotations
 from vime.config.tree import Config
 
 Problem = tuple[str, str]  # the key at fault, and what to change
+SEEDS = 2**32
+LOWEST_TEMPERATURE = 0.01  # of vLLM
 
 
 def check(config: Config) -> list[Problem]:
     """Every contradiction in a configuration, empty when there is none."""
-    return [*_data(config), *_rollout(config), *_algo(config), *_batches(config), *_layout(config), *_weights(config)]
+    return [*_numbers(config), *_data(config), *_rollout(config), *_algo(config), *_batches(config), *_layout(config), *_weights(config)]
+
+
+def _numbers(config: Config) -> list[Problem]:
+    """What some library would only complain about, or change in silence, after everything has started."""
+    out: list[Problem] = []
+    if config.seed >= SEEDS:
+        out.append(("seed", f"must be below 2^32, as numpy's generators and Megatron-Core want it, got {config.seed}"))
+    if 0 < config.rollout.temperature < LOWEST_TEMPERATURE:
+        out.append(("rollout.temperature", f"vLLM would sample at {LOWEST_TEMPERATURE} instead of {config.rollout.temperature:g} in silence: set that or more"))
+    betas = [name for name in ("beta1", "beta2") if getattr(config.train, name) == 1]
+    out += [(f"train.{name}", "1 never forgets the zero an average starts from, and Adam divides by 1 - beta: use a value below 1") for name in betas]
+    if not config.name or "/" in config.name or config.name.startswith("."):
+        out.append(("name", f"is a folder's name under runs/: no '/', not empty, no dot in front, got {config.name!r}"))
+    return out
 
 
 def _data(config: Config) -> list[Problem]:

@@ -10,6 +10,7 @@ import numpy as np
 from vime.algos import advantages as advantage_rules
 from vime.config.tree import Config
 from vime.data import ImageProcessor, Sample
+from vime.errors import RunError
 from vime.training.batch import TrainBatch
 from vime.training.images import image_batch
 
@@ -20,6 +21,8 @@ def assemble(samples: Sequence[Sample], config: Config, images: ImageProcessor |
     A sample whose reward could not be had takes part in nothing: no group mean, no token in the loss. `rollout.truncated: mask` does the same to
     answers cut at the limit, but their reward stays in the group's mean.
     """
+    if not samples:
+        raise RunError("rollout", "every group of this step was dropped (rollout.incomplete_group: drop): events.jsonl says why each")
     rewards_B = np.array([np.nan if sample.reward is None else sample.reward for sample in samples], dtype=np.float64)
     group_ids_B = np.array([sample.group_id for sample in samples], dtype=np.int64)
     advantages_B = advantage_rules.group_advantages(rewards_B, group_ids_B, kind=config.algo.advantage, normalize_std=config.algo.normalize_std)
