@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
@@ -28,7 +28,7 @@ class Margins(Strict):
     first: Positive
     last: Positive
     whole: Positive
-    residual: Annotated[float, Field(gt=1)] | None = (
+    residual: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = (
         None  # candidate's within-run residual sd over the baseline's, at most this (and at least its inverse if two-sided)
     )
 
@@ -70,7 +70,7 @@ class Secondary(Strict):
     name: str
     metric: str | None = None  # null: the judged metric
     statistic: Literal["first", "last", "whole", "steps_to", "quantile"] = "last"
-    threshold: float | None = None
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
     better: Literal["higher", "lower"]
     delta: Positive

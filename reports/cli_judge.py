@@ -106,6 +106,8 @@ def judge(
     against = base if baseline_label else baseline or ([held.baseline] if held.baseline else None)
     family = pool or (_family(held) if held.rule.pooled else [])
     verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, how, family)
+    if pool and (idle := [path for path in pool if str(path) not in [group.path for group in verdict.pool if group.variance]]):
+        raise ReportError(f"--pool {idle[0]}: adds nothing: no other baseline of two or more runs with {held.rule.metric} at common steps is there")
     if out is not None:
         typer.echo(f"verdict: {verdict.write(out)}", err=True)
     if as_json:

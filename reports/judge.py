@@ -55,6 +55,7 @@ def _group(folder: Path, case: Case, format: How) -> PoolGroup:
     return pool_group(folder.name, str(folder), runs, case)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is undefined and decides nothing
 def judge_case(case: Case, looks_done: int, base_path: str, created: str | None = None) -> Verdict:
     """The verdict of runs that were read. `created`: its time, where it is judged again."""
     checks = integrity.check(case)

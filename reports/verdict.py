@@ -202,8 +202,10 @@ class Verdict(Part):
 
 def read_verdict(path: Path) -> Verdict:
     """Raises ReportError with the first fault for a file that is not a verdict of this schema version."""
+    if not path.is_file():
+        raise ReportError(f"{path}: no such verdict file")
     try:
-        verdict = Verdict.model_validate_json(path.read_text(encoding="utf-8"))
+        verdict = Verdict.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         raise ReportError(

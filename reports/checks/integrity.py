@@ -8,12 +8,14 @@ import numpy as np
 
 from matrix.outcome import Outcome
 from reports.checks.context import Case, span
+from reports.errors import ReportError
 from reports.facts import of_curves
 from reports.metrics import MUST_BE_FINITE, REWARD
 from reports.model import NoteKind, Run
 from reports.verdict import Check
 
 FIRST_CANDIDATE_SEED = 100
+MOST_RECORDS = 10_000_000
 LEAST_SHARE = 0.5  # of the sparsest curve's steps that all runs must have
 
 
@@ -44,8 +46,8 @@ def _common(case: Case) -> Iterator[Check]:
 def _of_run(run: Run, case: Case, broken: Outcome, short: Outcome, side: str = "") -> Iterator[Check]:
     who = side + run.name
     unreadable = run.notes_of(NoteKind.UNREADABLE)
-    if unreadable:
-        yield _check("readable", who, False, Outcome.INVALID, f"{who}: {unreadable[0].text}")
+    if unreadable or not len(run.steps):
+        yield _check("readable", who, False, Outcome.INVALID, f"{who}: {unreadable[0].text if unreadable else 'holds no step'}")
         return
     yield _check("readable", who, True, Outcome.INVALID, f"{who}: {len(run.steps)} steps read")
     yield _has_metric(run, case, who)
@@ -100,17 +102,20 @@ def _moves(run: Run, case: Case, who: str) -> Iterator[Check]:
 
 
 def expected_steps(done: np.ndarray, start: int, planned: int) -> np.ndarray:
-    """int64[]: the steps of a whole run that records at the stride most common in `done` (every step, or an evaluation's or a log's interval)."""
-    every = np.arange(start, start + planned)
+    """int64[]: the steps of a whole run that records at the stride most common in `done` (every step, or an evaluation's or a log's interval).
+
+    Raises ReportError for a plan of more records than any curve has: its unit is another one than the steps'.
+    """
     gaps = np.diff(done)
-    if len(done) < 2 or bool((gaps == 1).all()):
-        return every
-    strides, counts = np.unique(gaps, return_counts=True)
-    stride = int(strides[np.argmax(counts)])
-    if stride == 1:
-        return every
-    phases, often = np.unique(done % stride, return_counts=True)
-    return every[every % stride == phases[np.argmax(often)]]
+    first, stride = start, 1
+    if len(done) > 1 and not bool((gaps == 1).all()):
+        strides, counts = np.unique(gaps, return_counts=True)
+        stride = int(strides[np.argmax(counts)])
+        phases, often = np.unique(done % stride, return_counts=True)
+        first = start + (int(phases[np.argmax(often)]) - start) % stride
+    if planned // stride > MOST_RECORDS:
+        raise ReportError(f"planned_steps {planned} is {planned // stride} records at every {stride} step(s): is it counted in the curves' unit?")
+    return np.arange(first, start + planned, stride)
 
 
 def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
@@ -133,6 +138,10 @@ def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
         )
     stopped = _early_stop(run)
     if case.rule.early_stop and stopped and not len(np.setdiff1d(expected[expected <= done[-1]], done)):
+        least, made = case.rule.windows.first + case.rule.windows.last, int(done[-1]) - start + 1
+        if case.rule.evidence == "convergence" and made < least:
+            text = f"{who}: stopped early after {made} steps ({stopped}), before first and last window are apart ({least} steps)"
+            return _check("complete", who, False, short, text, value=float(made), limit=float(least))
         return _check("complete", who, True, short, f"{who}: stopped early at step {done[-1]} ({stopped}), as the recipe allows")
     infra = run.runner.get("infra_class")
     reached = len(expected) - len(missing)

@@ -80,4 +80,6 @@ def chance(candidates: np.ndarray, baseline: np.ndarray) -> list[float | None]:
 
 
 def _check(name: str, run: str, good: bool, text: str, value: float, limit: float, p: float | None) -> Check:
-    return Check(stage="learning", name=name, run=run, state="good" if good else "bad", outcome=Outcome.FAIL, text=text, value=value, limit=limit, p=p)
+    """A limit that the baseline does not define says nothing of the candidate."""
+    outcome, state = (Outcome.FAIL, "bad") if np.isfinite(limit) else (Outcome.INVALID, "missing")
+    return Check(stage="learning", name=name, run=run, state="good" if good else state, outcome=outcome, text=text, value=value, limit=limit, p=p)

@@ -1,6 +1,8 @@
 """Every outcome from files."""
 
 import json
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from matrix.outcome import Outcome
 from matrix.rule import Exactness, Margins, Windows
+from reports.errors import ReportError
 from reports.judge import judge
+from reports.model import Curve, Run
 from reports.verdict import Declared, read_verdict
 from tests.reports.synthetic import CELL, SCIENCE, jsonl, rewards, rule, run_dir, sync_event
 
@@ -290,3 +294,69 @@ def test_sync_events_are_read(tmp_path, baseline):
 def test_margin_of_the_residual_is_optional(tmp_path, baseline):
     verdict = verdict_of(run_dir(tmp_path / "seed-100", 100), baseline, delta=Margins(first=0.1, last=0.03, whole=0.025))
     assert [c.statistic for c in verdict.comparisons] == ["first", "last", "whole"]
+
+
+def curve_run(steps, values):
+    steps = np.array(steps, dtype=np.int64)
+    return Run(Path("x"), "memory", steps, {"rollout/reward_mean": Curve(steps, np.array(values, dtype=float))})
+
+
+def scaled(factor, seeds):
+    return [curve_run(range(100), np.array(rewards(seed)) * factor) for seed in seeds]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("candidate", "base", "changes", "wanted"),
+    [
+        (scaled(1e308, [100]), scaled(1.0, range(4)), {}, Outcome.INCONCLUSIVE),
+        (scaled(1.0, [100]), scaled(1e308, range(4)), {}, Outcome.INVALID),
+        (scaled(1e-300, [100]), scaled(1e-300, range(4)), {}, Outcome.INCONCLUSIVE),
+        ([curve_run([], [])], scaled(1.0, range(4)), {}, Outcome.INVALID),
+        ([curve_run([0], [0.5])], scaled(1.0, range(4)), {}, Outcome.INCOMPLETE),
+        (scaled(1.0, [100]), [curve_run([0], [0.5]), curve_run([0], [0.6])], {}, Outcome.INVALID),
+        (scaled(-1.0, [100]), scaled(-1.0, range(5)), {"better": "lower"}, Outcome.PASS),
+        (scaled(1.0, range(100, 105)), scaled(1.0, range(5)), {}, Outcome.PASS),
+        ([curve_run(range(0, 100, 2), rewards(100)[::2])], [curve_run(range(1, 100, 2), rewards(seed)[1::2]) for seed in range(4)], {}, Outcome.INCONCLUSIVE),
+    ],
+    ids=["overflow", "baseline overflows", "underflow", "no step", "one step", "baseline of one step", "falling", "five", "no common step"],
+)
+def test_odd_curves_are_judged_without_a_traceback_or_a_pass(candidate, base, changes, wanted):
+    verdict = judge(candidate, base, rule(**changes), Declared(assume_comparable=True))
+    assert verdict.outcome is wanted, verdict.reasons
+
+
+def test_steps_counted_in_tokens_take_no_memory_by_the_token():
+    far = np.arange(100) * 10**9
+    runs = [curve_run(far, rewards(seed)) for seed in (100, 0, 1, 2, 3)]
+    changes = {"planned_steps": 100 * 10**9, "windows": Windows(first=5 * 10**9, last=25 * 10**9)}
+    assert judge(runs[:1], runs[1:], rule(**changes), Declared(assume_comparable=True)).outcome is Outcome.PASS
+    with pytest.raises(ReportError, match="counted in the curves' unit"):
+        judge(scaled(1.0, [100]), scaled(1.0, range(3)), rule(**changes), Declared(assume_comparable=True))
+
+
+def test_an_early_stop_before_the_windows_are_apart_is_incomplete(tmp_path, baseline):
+    run = run_dir(tmp_path / "seed-100", 100, rewards(100)[:20])
+    with (run / "events.jsonl").open("a") as out:
+        out.write('{"event": "early_stop", "reason": "target reached"}\n')
+    verdict = verdict_of(run, baseline, early_stop=True)
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert "before first and last window are apart" in verdict.headline
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -0.1])
+def test_a_margin_is_a_finite_positive_number(value):
+    with pytest.raises(ValueError, match="delta"):
+        rule(delta={"first": 0.1, "last": value, "whole": 0.1})
+
+
+def test_eight_runs_of_a_thousand_steps_are_judged_in_milliseconds():
+    """500 cells in 5 s on two cores is 20 ms a cell on one; four times that is left for a busy machine."""
+    steps = np.arange(1000)
+    runs = [curve_run(steps, 0.4 + 0.5 * (1 - np.exp(-steps / 100)) + np.random.default_rng(k).normal(0, 0.02, 1000)) for k in range(8)]
+    long = rule(planned_steps=1000, windows=Windows(first=100, last=250))
+    judge(runs[:3], runs[3:], long, Declared(assume_comparable=True))
+    begin = time.process_time()
+    for _ in range(20):
+        judge(runs[:3], runs[3:], long, Declared(assume_comparable=True))
+    assert (time.process_time() - begin) / 20 < 0.08

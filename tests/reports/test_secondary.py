@@ -173,6 +173,8 @@ def test_pool_of_the_command_line(tmp_path):
     verdict = json.loads(done.stdout)
     assert [group["runs"] for group in verdict["pool"]] == [8]
     assert {comparison["df"] for comparison in verdict["comparisons"]} == {9.0}
+    lonely = CliRunner().invoke(app, [str(a) for a in [*arguments[:5], candidate, "--planned-steps", 100, "--delta", 0.04, "--assume-comparable"]])
+    assert isinstance(lonely.exception, ReportError) and "adds nothing" in str(lonely.exception)
 
 
 # Paired analysis
@@ -289,5 +291,6 @@ def test_replay_of_the_command_line(tmp_path):
     text = (tmp_path / "v.json").read_text()
     value = json.loads(text)["candidates"][0]["curve"]["values"][50]
     (tmp_path / "v.json").write_text(text.replace(str(value), "0.5", 1))
+    assert isinstance(CliRunner().invoke(app, ["replay", str(tmp_path / "nothing.json")]).exception, ReportError)
     edited = CliRunner().invoke(app, ["replay", str(tmp_path / "v.json")])
     assert isinstance(edited.exception, ReportError) and "not reproduced" in str(edited.exception)
