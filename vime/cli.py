@@ -23,6 +23,9 @@ app.add_typer(config_app, name="config")
 convert_app = typer.Typer(no_args_is_help=True, help="Turn weights from Hugging Face's format into Megatron's torch_dist format and back, on the CPU.")
 app.add_typer(convert_app, name="convert")
 
+models_app = typer.Typer(help="The model families: what each supports and how it was checked.")
+app.add_typer(models_app, name="models")
+
 File = Annotated[Path, typer.Argument(help="A configuration or recipe (YAML). `vime config schema` describes every key.", show_default=False)]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, for example --set train.lr=1e-6. May be repeated.", show_default=False)
@@ -135,6 +138,34 @@ def convert_torch_dist_to_hf(
     from vime.convert import torch_dist_to_hf
 
     torch_dist_to_hf(checkpoint, model, out)
+
+
+@models_app.callback(invoke_without_command=True)
+def models(context: typer.Context) -> None:
+    """List the model families: what each supports, and how it was checked."""
+    if context.invoked_subcommand is None:
+        from vime.models.listing import families
+
+        typer.echo(families())
+
+
+@models_app.command("show")
+def models_show(directory: Annotated[Path, typer.Argument(help="A Hugging Face model directory; its weights may be missing.", show_default=False)]) -> None:
+    """What vime makes of a model: its family, sizes and layouts; and whether its weights are those that config.json describes."""
+    from vime.models.listing import model
+
+    typer.echo(model(directory))
+
+
+@models_app.command("twin")
+def models_twin(
+    config: Annotated[Path, typer.Argument(help="A published config.json, or the directory that holds it.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Also write the twin's directory: config.json and a tokenizer.", show_default=False)] = None,
+) -> None:
+    """Make a model's twin: the same class and flags at a tiny size, every ratio that deviates listed with its reason (as matrix/models/*.yaml holds it)."""
+    from vime.models.listing import twin
+
+    typer.echo(twin(config, out), nl=False)
 
 
 @config_app.command("show")

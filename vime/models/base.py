@@ -200,6 +200,10 @@ class Family(ABC):
         """The TransformerConfig of the architecture; `overrides` win. Raises UserError when the layout does not divide the model."""
 
     @abstractmethod
+    def check_layout(self, hf_config: HfConfig, parallel: ParallelConfig) -> None:
+        """Raises UserError, with the numbers, when the layout does not divide the model."""
+
+    @abstractmethod
     def build(self, built: Built) -> torch.nn.Module:
         """This rank's part of the model, its weights not yet set. torch.distributed and Megatron's parallel state are up."""
 

@@ -177,7 +177,7 @@ def grouped_values(decoder: Decoder) -> dict[str, Any]:
     return {
         "num_query_groups": attention.kv_heads,
         "kv_channels": attention.head_dim,
-        "qk_layernorm": attention.qk_norm is not None,
+        "qk_layernorm": attention.qk_norm == "head",  # of all heads together: `FullNorm`, whose weight is split; Megatron would sum its gradient over ranks
         "add_qkv_bias": attention.qkv_bias,
     }
 

@@ -25,6 +25,7 @@ class Ratio:
     over: tuple[str, ...]
     under: tuple[str, ...]
     reason: str
+    unless: tuple[str, ...] = ()  # says nothing about a model whose config.json has one of these keys
 
     @property
     def text(self) -> str:
@@ -32,6 +33,8 @@ class Ratio:
 
     def value(self, config: Mapping[str, Any]) -> float | None:
         """None where config.json lacks one of the keys."""
+        if any(config.get(key) is not None for key in self.unless):
+            return None
         found = [number(config, key) for key in (*self.over, *self.under)]
         if any(value is None for value in found):
             return None
@@ -62,8 +65,8 @@ class Twin:
     keeps: tuple[str, ...]
 
 
-def ratio(over: str, under: str = "", *, why: str) -> Ratio:
-    return Ratio(tuple(over.split()), tuple(under.split()), why)
+def ratio(over: str, under: str = "", *, why: str, unless: str = "") -> Ratio:
+    return Ratio(tuple(over.split()), tuple(under.split()), why, tuple(unless.split()))
 
 
 RATIOS = (
@@ -73,7 +76,8 @@ RATIOS = (
     ratio("intermediate_size", "hidden_size", why=SMALL),
     ratio("moe_intermediate_size", "hidden_size", why=SMALL),
     ratio("num_attention_heads head_dim", "hidden_size", why="still unequal to 1, so that code which takes the head size for hidden_size / heads is caught"),
-    ratio("hidden_size", "num_attention_heads", why="heads of 32 are the smallest that vLLM's CPU attention accepts"),
+    ratio("hidden_size", "num_attention_heads", why="heads of 32 are the smallest that vLLM's CPU attention accepts", unless="head_dim kv_lora_rank"),
+    ratio("qk_rope_head_dim num_attention_heads", "hidden_size", why="four heads let tensor parallelism of 2 split them"),
     ratio("num_attention_heads", "num_key_value_heads", why="still grouped-query attention; two KV heads let tensor parallelism of 2 split them"),
     ratio("head_dim", why="the smallest that vLLM's CPU attention accepts (16 is refused)"),
     ratio("rotary_dim", "head_dim", why="still a part of each head"),
@@ -169,7 +173,9 @@ def _latent(config: dict[str, Any]) -> None:
 
 
 def _positions(config: dict[str, Any]) -> None:
-    config.update(max_position_embeddings=64, initializer_range=0.05)
+    config["max_position_embeddings"] = 64
+    if "initializer_range" in config:
+        config["initializer_range"] = 0.05
     if "rope_theta" in config:
         config["rope_theta"] = 10000
     if (config.get("rope_parameters") or {}).get("rope_theta"):
