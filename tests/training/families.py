@@ -53,6 +53,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm4-moe": {**COMMON, **SHARED_EXPERT, "model_type": "glm4_moe", "attention_bias": True, "use_qk_norm": True},
     "glm4-moe-lite": {**LATENT, "model_type": "glm4_moe_lite"},
     "deepseek-v3": {**LATENT, "model_type": "deepseek_v3", "n_group": 2, "topk_group": 1},
+    "glm4-moe-mtp": {**COMMON, **SHARED_EXPERT, "model_type": "glm4_moe", "attention_bias": True, "use_qk_norm": True, "num_nextn_predict_layers": 1},
     "minimax-m2": {
         **COMMON,
         "model_type": "minimax_m2",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 
 from tests.training.families import MODELS, SPARSE
 from tests.training.ranks import configured, on_ranks, one_rank, random_batch, twin
+from vime.config.tree import MtpConfig
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(170)]
 
@@ -27,12 +28,13 @@ DENSE = tuple(name for name in MODELS if name not in SPARSE)
 
 @dataclass(frozen=True)
 class Case:
-    """A layout: `parallel.*`, fields of megatron.model, and the models that it is for."""
+    """A layout: `parallel.*`, fields of megatron.model, the models that it is for, and `train.recompute`."""
 
     world: int
     parallel: dict[str, Any]
     megatron: dict[str, Any] = field(default_factory=dict)
     models: tuple[str, ...] = tuple(MODELS)
+    recompute: str = "none"
 
 
 GATHER = {"moe_token_dispatcher_type": "allgather"}
@@ -52,7 +54,7 @@ LONG = {
     "ep2dp2-allgather": Case(2, {"data": 2, "expert": 2}, GATHER, models=SPARSE),
     "tp2pp2": Case(4, {"tensor": 2, "pipeline": 2, "sequence_parallel": True}, models=EVEN),
     "tp2cp2": Case(4, {"tensor": 2, "context": 2, "sequence_parallel": True}),
-    "pp2cp2": Case(4, {"pipeline": 2, "context": 2}, models=EVEN),
+    "pp2cp2-recompute": Case(4, {"pipeline": 2, "context": 2}, models=EVEN, recompute="full"),
     "cp2dp2": Case(4, {"context": 2, "data": 2}),
     "cp4": Case(4, {"context": 4}),
     "dp2tp2": Case(4, {"data": 2, "tensor": 2, "sequence_parallel": True}),
@@ -66,9 +68,12 @@ LONG = {
 }
 
 
-def run_config(path: str, parallel: dict[str, Any], model: dict[str, Any], exact: bool) -> Any:
-    """`exact`: SGD; else Adam over a distributed optimizer, two updates a rollout, a reference, whole-sequence weights."""
-    train: dict[str, Any] = {"max_tokens_per_microbatch": 60}
+def run_config(path: str, parallel: dict[str, Any], model: dict[str, Any], exact: bool, *, mtp: bool = False, recompute: str = "none") -> Any:
+    """`exact`: SGD; else Adam over a distributed optimizer, two updates a rollout, a reference, whole-sequence weights. `mtp`: the draft layers are trained,
+    their loss moving the trunk too."""
+    train: dict[str, Any] = {"max_tokens_per_microbatch": 60, "recompute": recompute}
+    if mtp:
+        train["mtp"] = MtpConfig(loss_weight=0.3, gradient="joint")
     megatron: dict[str, Any] = {"model": model}
     algo: dict[str, Any] = {}
     if exact:
@@ -80,8 +85,8 @@ def run_config(path: str, parallel: dict[str, Any], model: dict[str, Any], exact
     return configured(path, parallel=parallel, model={"random_init_seed": None}, algo=algo, train=train, megatron=megatron)
 
 
-def work(actor: Any, directory: Path, exact: bool) -> dict[str, Any]:
-    """What every layout must agree on."""
+def work(actor: Any, directory: Path, exact: bool, single: Path | None = None) -> dict[str, Any]:
+    """What every layout must agree on. `single`: where one process left its files; its checkpoint is gone on from."""
     if exact:
         actor.export_hf(str(directory / "before"))
     batch = random_batch(samples=13)
@@ -89,18 +94,24 @@ def work(actor: Any, directory: Path, exact: bool) -> dict[str, Any]:
     metrics = [actor.train(batch, step) for step in range(1 if exact else 2)]
     actor.export_hf(str(directory / "after"))
     alone = actor.sft_step(random_batch(samples=1), 2)  # fewer samples than data ranks: one rank idles
-    return {"logprobs": logprobs, "metrics": metrics, "alone": alone, "reports": actor.reports}
+    resumed = None
+    if not exact:
+        actor.save(str(directory / "checkpoint"), {"source": 5})
+        assert actor.load(str((single or directory) / "checkpoint")) == {"source": 5}
+        resumed = actor.train(batch, 3)
+    return {"logprobs": logprobs, "metrics": [*metrics, alone, resumed], "reports": actor.reports}
 
 
-def rank_main(rank: int, world: int, port: int, paths: dict[str, str], ports: list[int], case: Case, directory: Path) -> dict[Any, Any]:
+def rank_main(rank: int, world: int, port: int, singles: dict[str, Single], ports: list[int], case: Case, directory: Path) -> dict[Any, Any]:
     from vime.training.actor import TrainerActor
 
     out = {}
-    for name, path in paths.items():
+    for name, single in singles.items():
         for exact in (True, False):
+            config = run_config(single.path, case.parallel, case.megatron, exact, mtp=name.endswith("-mtp"), recompute=case.recompute)
             actor = TrainerActor()
-            actor.start(run_config(path, case.parallel, case.megatron, exact), rank, world, "127.0.0.1", ports.pop())
-            out[name, exact] = work(actor, directory / name / str(exact), exact)
+            actor.start(config, rank, world, "127.0.0.1", ports.pop())
+            out[name, exact] = work(actor, directory / name / str(exact), exact, single.directory / str(exact))
             actor.stop()
     return out
 
@@ -133,11 +144,12 @@ def singles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Single]:
             directory = root / name
             seed = twin(directory / "twin", **MODELS[name])
             path = str(directory / "model")
-            with one_rank(configured(seed)) as actor:
+            mtp = name.endswith("-mtp")
+            with one_rank(configured(seed, train={"mtp": MtpConfig(loss_weight=float(mtp))})) as actor:
                 actor.export_hf(path)
             results = {}
             for exact in (True, False):
-                with one_rank(run_config(path, {}, {}, exact)) as actor:
+                with one_rank(run_config(path, {}, {}, exact, mtp=mtp)) as actor:
                     results[exact] = work(actor, directory / str(exact), exact)
             self[name] = Single(path, directory, results)
             return self[name]
@@ -146,8 +158,8 @@ def singles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Single]:
 
 
 def check(singles: dict[str, Single], case: Case, tmp_path: Path) -> None:
-    paths = {name: singles[name].path for name in case.models}
-    results = on_ranks(case.world, rank_main, paths, free_ports(2 * len(paths)), case, tmp_path / "out", directory=tmp_path / "results")
+    chosen = {name: singles[name] for name in case.models}
+    results = on_ranks(case.world, rank_main, chosen, free_ports(2 * len(chosen)), case, tmp_path / "out", directory=tmp_path / "results")
     for name in case.models:
         for exact in (True, False):
             compare(f"{name} {'sgd' if exact else 'adam'}", singles[name], [result[name, exact] for result in results], tmp_path / "out" / name, exact)
@@ -158,10 +170,10 @@ def compare(what: str, single: Single, results: list[dict[str, Any]], out: Path,
     want = single.results[exact]
     for one, other in zip(got["logprobs"], want["logprobs"], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=0, err_msg=what)
-    for one, other in zip([*got["metrics"], got["alone"]], [*want["metrics"], want["alone"]], strict=True):
-        assert one.keys() == other.keys()
-        for key, value in other.items():
-            assert one[key] == pytest.approx(value, rel=2e-3, abs=2e-5), f"{what} {key}"
+    for step, (one, other) in enumerate(zip(got["metrics"], want["metrics"], strict=True)):
+        assert (one or {}).keys() == (other or {}).keys()
+        for key, value in (other or {}).items():
+            assert one[key] == pytest.approx(value, rel=2e-3, abs=2e-5), f"{what}: {key} of step {step}"
     if exact:
         same(f"{what} load, then export", tensors(out / "True" / "before"), tensors(Path(single.path)), atol=0.0)
     # Adam turns a rounding difference of a tiny gradient into a part of lr = 1e-3
@@ -184,6 +196,21 @@ def same(what: str, mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tenso
 @pytest.mark.parametrize("layout", COVERING)
 def test_a_layout_equals_one_process(singles, layout, tmp_path):
     check(singles, COVERING[layout], tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["tp2sp", "ep2dp2"])
+def test_one_process_goes_on_from_a_layouts_checkpoint(singles, layout, tmp_path):
+    """The other direction is part of every layout's work."""
+    name = "qwen3-moe"
+    case = replace(COVERING[layout], models=(name,))
+    results = on_ranks(2, rank_main, {name: singles[name]}, free_ports(2), case, tmp_path / "out", directory=tmp_path / "results")
+    expected = singles[name].results[False]["metrics"][-1]
+    with one_rank(run_config(singles[name].path, {}, {}, False)) as actor:
+        actor.load(str(tmp_path / "out" / name / "False" / "checkpoint"))
+        resumed = actor.train(random_batch(samples=13), 3)
+    assert any(result[name, False]["reports"] for result in results)
+    for key, value in expected.items():
+        assert resumed[key] == pytest.approx(value, rel=2e-3, abs=2e-5), key
 
 
 @pytest.mark.slow
