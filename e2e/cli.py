@@ -150,6 +150,9 @@ def main() -> None:
     except (MatrixError, SelectionError) as error:
         typer.echo(str(error), err=True)
         sys.exit(2)
+    except OSError as error:
+        typer.echo(f"{error.filename}: {error.strerror}: name another place with --results or --leases", err=True)
+        sys.exit(2)
     except (ReportError, LeaseError, ValueError) as error:
         typer.echo(str(error), err=True)
         sys.exit(2)

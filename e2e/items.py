@@ -79,6 +79,8 @@ class CellItem(pytest.Item):
 
         if isinstance(excinfo.value, CellNotPassed | MatrixError | SelectionError | LeaseError):
             return str(excinfo.value)
+        if isinstance(excinfo.value, OSError) and excinfo.value.filename:
+            return f"{self.cell}: {excinfo.value.filename}: {excinfo.value.strerror}: name another place with --results or --leases"
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int, str]:

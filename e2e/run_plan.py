@@ -77,7 +77,7 @@ def visible(hardware: Hardware, devices: Sequence[int]) -> dict[str, str]:
 
 
 def plan_run(matrix: Matrix, cell: DeclaredCell, seed: int, root: Path, command: Sequence[str] = TRAIN, overrides: Sequence[str] = ()) -> RunPlan:
-    """The run of `cell` with `seed`. Raises as `matrix.resolve` does, and SelectionError for a framework's command that asks for what there is not."""
+    """The run of `cell` with `seed`. Raises as `matrix.resolve` does, also for a framework's command that asks for what there is not."""
     config = resolve(cell, seed, matrix)
     plan = RunPlan(cell, seed, root.resolve(), config, config_hash(config, matrix), cell.limits, command, overrides)
     plan.devices = devices_needed(config, matrix.vime)

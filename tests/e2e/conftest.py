@@ -22,15 +22,15 @@ def without_memory(root: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A declaration tree whose recipe has 40 steps and whose hardware has limits of a few seconds."""
+    """A declaration tree whose recipe has 40 steps and whose hardware has limits that a busy machine keeps."""
     root = make_tree(tmp_path)
     edit(root, RECIPE, "planned_steps: 100", "planned_steps: 40")
     edit(root, RECIPE, "    steps: 100", "    steps: 40")
     edit(root, RECIPE, "last: 25}", "last: 15}")
     without_memory(root)
-    edit(root, "hardware/cpu.yaml", "start_s: 240", "start_s: 3")
-    edit(root, "hardware/cpu.yaml", "stall_s: 120", "stall_s: 1.5")
-    edit(root, "hardware/cpu.yaml", "wall_s: 1800", "wall_s: 20")
+    edit(root, "hardware/cpu.yaml", "start_s: 240", "start_s: 30")
+    edit(root, "hardware/cpu.yaml", "stall_s: 120", "stall_s: 15")
+    edit(root, "hardware/cpu.yaml", "wall_s: 1800", "wall_s: 60")
     return root
 
 
@@ -50,7 +50,7 @@ contiguous: true
 twins: true
 versions: {vllm: 0.23.0}
 environment: {HCCL_CONNECT_TIMEOUT: "600"}
-limits: {start_s: 3, stall_s: 1.5, wall_s: 20}
+limits: {start_s: 30, stall_s: 15, wall_s: 60}
 config: {platform: npu}
 """
 

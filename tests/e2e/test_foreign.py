@@ -129,8 +129,9 @@ def test_a_placeholder_that_stands_for_nothing_is_an_error_with_its_place(tree: 
     edit(tree, "frameworks/other.yaml", "{train.lr}", "{train.learning_rate}")
     matrix = load(tree)
     words = r"frameworks/other\.yaml:5: \{train\.learning_rate\} is no single value"
-    with pytest.raises(SelectionError, match=words):
+    with pytest.raises(MatrixError, match=words):
         plan_run(matrix, matrix.cell(CELL), 100, options.root)
+    assert run_cell(matrix, matrix.cell(CELL), options, QUIET).outcome is Outcome.INVALID
     assert [str(problem) for problem in check(matrix) if re.search(words, str(problem))]
 
 

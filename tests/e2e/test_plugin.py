@@ -232,6 +232,15 @@ def test_a_baseline_is_made_resumably_and_never_replaced_in_silence(with_baselin
     assert "--reason and --approver" in again.stderr
 
 
+def test_a_place_that_cannot_be_written_is_one_line(tree: Path):
+    code, out = pytest_run(tree, "-m", "cpu_e2e", "--cell", CELL, "--results=/proc/nowhere")
+    assert code == pytest.ExitCode.TESTS_FAILED, out
+    assert f"{CELL}: /proc/nowhere: No such file or directory: name another place with --results or --leases" in out
+    assert "Traceback" not in out
+    done = baseline(tree, "--seeds", "0", "--leases", "/proc/nowhere")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
 def test_a_baseline_takes_no_candidate_s_seed(tree: Path):
     done = baseline(tree, "--seeds", "95-100")
     assert (done.returncode, done.stdout) == (2, "")

@@ -31,6 +31,11 @@ def plan(matrix: Matrix, options: Options) -> RunPlan:
     return plan_run(matrix, matrix.cell(CELL), 100, options.root, FAKE)
 
 
+def hurried(plan: RunPlan) -> RunPlan:
+    """With limits of a second or three, for runs that hang."""
+    return replace(plan, limits=plan.limits.model_copy(update={"start_s": 3.0, "stall_s": 1.5, "wall_s": 20.0}))
+
+
 def made(plan: RunPlan, **options: object) -> tuple[RunRecord, str]:
     out = StringIO()
     record = run(plan, PlainDisplay(out, every_s=0.1), **options)  # type: ignore[arg-type]
@@ -64,7 +69,7 @@ def test_a_run_that_does_not_reach_its_end_says_where_and_why(
     plan: RunPlan, behave: Callable[..., None], behaviour: str, steps: int, outcome: str, reason: str
 ):
     behave(seed_100=behaviour)
-    record, _ = made(plan)
+    record, _ = made(hurried(plan) if "stall" in behaviour else plan)
     assert (record.steps, record.outcome) == (steps, outcome)
     assert reason in record.reason
     assert not record.finished
@@ -122,7 +127,7 @@ def gone(pid: int) -> bool:
 def test_nothing_is_left_of_a_run_that_ignores_being_stopped(plan: RunPlan, behave: Callable[..., None]):
     behave(seed_100="deaf at 2")
     begin = time.monotonic()
-    record, _ = made(plan)
+    record, _ = made(hurried(plan))
     assert "stalled" in record.reason
     assert time.monotonic() - begin < 15
     assert all(gone(int(pid)) for pid in (plan.directory / "child.pid").read_text().split())
