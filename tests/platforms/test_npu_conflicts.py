@@ -4,7 +4,7 @@ import pytest
 
 from vime.platforms.npu_conflicts import conflicts
 
-GOOD = {"torch": "2.10.0+cpu", "torch-npu": "2.10.0.post4", "vllm": "0.23.0", "vllm-ascend": "0.23.0.post1", "triton-ascend": "3.2.1"}
+GOOD = {"torch": "2.10.0+cpu", "torch-npu": "2.10.0.post4", "vllm": "0.23.0", "vllm-ascend": "0.23.0.post1", "triton-ascend": "3.2.2"}
 
 
 def test_the_pinned_set_has_none():
@@ -16,8 +16,8 @@ def test_the_pinned_set_has_none():
     [
         ("qwen3", {"torch": "2.11.0"}, "torch-npu 2.10.0.post4 needs torch 2.10, this environment has 2.11.0"),
         ("qwen3", {"vllm": "0.22.1"}, "vllm-ascend 0.23.0.post1 needs vllm 0.23.0, this environment has 0.22.1"),
-        ("qwen3_5", {"triton": "3.5.0"}, "triton 3.5.0 and triton-ascend 3.2.1 both install the module `triton`"),
-        ("qwen3_5", {"triton-ascend": None}, "needs triton-ascend to be served: pip install triton-ascend=="),
+        ("qwen3_5", {"triton": "3.5.0"}, "triton 3.5.0 and triton-ascend 3.2.2 both install the module `triton`"),
+        ("qwen3_5", {"triton-ascend": None}, "needs triton-ascend to be served: pip install triton-ascend==3.2.2"),
         ("qwen3_next", {"flash-linear-attention": "0.4"}, "pip uninstall -y flash-linear-attention"),
     ],
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-TRITON_ASCEND = "3.2.1"
+TRITON_ASCEND = {"0.23": "3.2.2", "0.22": "3.2.1"}  # vllm-ascend's release -> the triton-ascend its metadata asks for
+NEWEST = "3.2.2"
 GATED_DELTA_NET = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text")
 
 
@@ -31,13 +32,14 @@ def gated_delta_net(model: Mapping[str, Any], packages: Mapping[str, str]) -> li
     if kinds.isdisjoint(GATED_DELTA_NET):
         return []
     problems = []
+    wanted = TRITON_ASCEND.get(".".join(release(packages.get("vllm-ascend", ""))[:2]), NEWEST)
     if "triton" in packages and "triton-ascend" in packages:
         problems.append(
             f"triton {packages['triton']} and triton-ascend {packages['triton-ascend']} both install the module `triton`, and the gated delta net of this "
-            f"model needs triton-ascend's: pip uninstall -y triton triton-ascend && pip install triton-ascend=={TRITON_ASCEND}"
+            f"model needs triton-ascend's: pip uninstall -y triton triton-ascend && pip install triton-ascend=={wanted}"
         )
     if "vllm-ascend" in packages and "triton-ascend" not in packages:
-        problems.append(f"this model's gated delta net needs triton-ascend to be served: pip install triton-ascend=={TRITON_ASCEND}")
+        problems.append(f"this model's gated delta net needs triton-ascend to be served: pip install triton-ascend=={wanted}")
     if "flash-linear-attention" in packages:
         problems.append(
             "flash-linear-attention is installed: its kernels are compiled for CUDA and are chosen before vime's own gated delta net: "
