@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def write(root: Path, out: Path, matrix_root: Path | None = None) -> Path:
     """Write the pages of a results root into `out` and return index.html. Every declared cell appears. Raises ReportError as `read_results` does."""
+    from reports.night import control
     from reports.page.figure import write_png
     from reports.page.render import render
     from reports.page.view import cell_view
@@ -37,7 +38,8 @@ def write(root: Path, out: Path, matrix_root: Path | None = None) -> Path:
             )
     _json(out / "report.json", {"schema_version": 1, "created": now.isoformat(timespec="seconds"), "cells": [_summary(result) for result in results]})
     index = out / "index.html"
-    index.write_text(render("index.html", views=views, now=now, counts=_counts(results)), encoding="utf-8")
+    night = control({result.id: result.verdict for result in results if result.verdict})
+    index.write_text(render("index.html", views=views, now=now, counts=_counts(results), night=night), encoding="utf-8")
     return index
 
 
