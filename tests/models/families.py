@@ -58,7 +58,8 @@ class Case:
 
     @property
     def mtp(self) -> int:
-        return int(self.config.get("num_nextn_predict_layers") or 0)
+        """Multi-token-prediction layers that can be trained."""
+        return 0 if self.sees else int(self.config.get("num_nextn_predict_layers") or self.config.get("mtp_num_hidden_layers") or 0)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.errors import UserError
 from vime.models.base import Built, HfConfig, Layout, Piece, Stored, need, rows, setting, share, text_config, tied
-from vime.models.decoder import Decoder, Experts, GroupedQuery, Names, expert_rules, mlp_rules
+from vime.models.decoder import Decoder, Experts, GroupedQuery, Names, decoder_rules, expert_rules, mlp_rules
 from vime.models.qwen3 import refuse_other
 from vime.models.rope import read_rope
 from vime.models.rules import Columns, Rows, Rule, Shape, View, Whole
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ROTATED = 0.25  # of each head, unless config.json says otherwise
 EXPERT = re.compile(r"(.+\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
+MTP_LAYERS = "mtp_num_hidden_layers"
 INTERVAL = 4  # one layer in so many has full attention, unless config.json lists the kinds
 
 
@@ -71,9 +72,7 @@ class Qwen3_5(VisionFamily):
         return HybridDecoder(**facts(hf_config, self.name), ffn=need(text_config(hf_config), "intermediate_size"))
 
     def rules(self, decoder: Decoder, *, mtp: bool) -> dict[str, Rule]:
-        from vime.models.decoder import decoder_rules
-
-        return decoder_rules(decoder, mtp=mtp, layer=hybrid_layer)
+        return decoder_rules(decoder, mtp=False, layer=hybrid_layer) | (mtp_rules(decoder) if mtp and decoder.mtp else {})
 
     def megatron_config(self, hf_config: HfConfig, parallel: ParallelConfig, overrides: Mapping[str, Any], *, mtp: bool = False) -> TransformerConfig:
         delta = self.decoder(hf_config).delta
@@ -100,6 +99,18 @@ class Qwen3_5(VisionFamily):
         from vime.models.hybrid_spec import block_spec
 
         return block_spec(built)
+
+    def draft(self, built: Built) -> dict[str, Any]:
+        from vime.models.hybrid_spec import mtp_block_spec
+
+        return {"mtp_block_spec": mtp_block_spec(built)}
+
+    def exported_config(self, hf_config: HfConfig, *, mtp: bool = False) -> dict[str, Any]:
+        out = super().exported_config(hf_config, mtp=mtp)
+        if mtp or not self.decoder(hf_config).mtp:
+            return out
+        without = {MTP_LAYERS: 0}
+        return {**out, "text_config": {**out["text_config"], **without}} if "text_config" in out else {**out, **without}
 
 
 class Qwen3_5Moe(Qwen3_5):
@@ -162,7 +173,16 @@ def facts(hf_config: HfConfig, family: str) -> dict[str, Any]:
         "prefix": "model.language_model." if "text_config" in hf_config else "model.",
         "delta": delta,
         "linear": linear_layers(text, layers),
+        "mtp": mtp_count(text, family),
     }
+
+
+def mtp_count(text: HfConfig, family: str) -> int:
+    """Multi-token-prediction layers: one, or none."""
+    count = int(setting(text, MTP_LAYERS, 0))
+    if count > 1 or setting(text, "mtp_use_dedicated_embeddings", False):
+        raise UserError(f"config.json: {MTP_LAYERS} {count} with mtp_use_dedicated_embeddings is not supported by the {family} family: one layer without is")
+    return count
 
 
 def linear_layers(text: HfConfig, layers: int) -> tuple[bool, ...]:
@@ -187,6 +207,20 @@ def hybrid_layer(decoder: Decoder, index: int, hf: str) -> dict[str, Rule]:
     rules |= delta_rules(decoder, hf) if decoder.is_linear(index) else gated_attention_rules(decoder, hf)
     rules["pre_mlp_layernorm.weight"] = Whole(f"{hf}post_attention_layernorm.weight", (decoder.hidden,))
     return rules | (expert_rules(decoder, hf) if decoder.is_sparse(index) else mlp_rules(decoder, hf))
+
+
+def mtp_rules(decoder: Decoder) -> dict[str, Rule]:
+    """The multi-token-prediction layer: norms of embedding and hidden state, their projection, a layer of full attention, a norm. Embedding and head are the
+    model's own."""
+    hidden = decoder.hidden
+    rules: dict[str, Rule] = {
+        "enorm.weight": Whole("mtp.pre_fc_norm_embedding.weight", (hidden,)),
+        "hnorm.weight": Whole("mtp.pre_fc_norm_hidden.weight", (hidden,)),
+        "eh_proj.weight": Rows("mtp.fc.weight", (hidden, 2 * hidden)),
+        "final_layernorm.weight": Whole("mtp.norm.weight", (hidden,)),
+    }
+    rules |= {f"transformer_layer.{name}": rule for name, rule in hybrid_layer(decoder, decoder.layers, "mtp.layers.0.").items()}
+    return {f"mtp.layers.0.{name}": rule for name, rule in rules.items()}
 
 
 def delta_rules(decoder: HybridDecoder, hf: str) -> dict[str, Rule]:

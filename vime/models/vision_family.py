@@ -39,7 +39,8 @@ class VisionFamily(TextFamily):
             experts=decoder.experts.count if decoder.experts else 0,
             tied_head=decoder.tied,
             aliases={decoder.head: f"{decoder.prefix}embed_tokens.weight"} if decoder.tied else {},
-            ignored=re.compile(r"^mtp\."),
+            ignored=None if mtp else re.compile(r"^mtp\."),
+            draft=frozenset(name for rule in rules.values() for name in rule.tensors() if name.startswith("mtp.")),
             stored=functools.partial(self.stored, decoder),
         )
 
@@ -57,6 +58,8 @@ class VisionFamily(TextFamily):
     def megatron_config(self, hf_config: HfConfig, parallel: ParallelConfig, overrides: Mapping[str, Any], *, mtp: bool = False) -> Any:
         if not sees(hf_config):
             return super().megatron_config(hf_config, parallel, overrides, mtp=mtp)
+        if mtp:
+            raise UserError("multi-token-prediction layers of a model with images are not supported: take out train.mtp.loss_weight and rollout.speculative")
         if parallel.context > 1:
             raise UserError(f"parallel.context {parallel.context}: context parallelism of a model with images is not supported: use 1")
         config = super().megatron_config(hf_config, parallel, {"mrope_section": list(self.mrope_sections(hf_config)), **overrides}, mtp=mtp)
@@ -72,7 +75,7 @@ class VisionFamily(TextFamily):
 
     def build(self, built: Built) -> torch.nn.Module:
         if not sees(built.hf_config):
-            return self.gpt(built)
+            return self.gpt(built, **self.draft(built))
         from vime.models.mrope import InterleavedRotary
         from vime.models.vision import VisionGPTModel
 
@@ -86,6 +89,10 @@ class VisionFamily(TextFamily):
             vision_config=tower_config(built.hf_config),
             rotary=rotary,
         )
+
+    def draft(self, built: Built) -> dict[str, Any]:
+        """Options of the model's constructor for multi-token-prediction layers of another kind than Megatron's."""
+        return {}
 
     def adapt_layer(self, layer: Any, decoder: Decoder, built: Built) -> None:
         super().adapt_layer(layer, decoder, built)

@@ -70,8 +70,6 @@ def _text(published: Mapping[str, Any]) -> dict[str, Any]:
     rotary = text.get("rope_parameters") or text.get("rope_scaling") or {}
     if "mrope_section" in rotary:
         rotary["mrope_section"] = sections(int(HEAD_DIM * rotary.get("partial_rotary_factor", 1.0)) // 2)
-    if "mtp_num_hidden_layers" in text:
-        text["mtp_num_hidden_layers"] = 0
     return text
 
 
