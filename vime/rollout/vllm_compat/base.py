@@ -23,6 +23,7 @@ OWNED = MappingProxyType(
         "dtype": "it is `rollout.dtype`",
         "seed": "every request has its own, from `seed`",
         "tensor_parallel_size": "it is `rollout.tensor_parallel`",
+        "distributed_executor_backend": "vime places the engine's devices itself (`rollout.tensor_parallel`)",
         "data_parallel_size": "engines are replicated by `rollout.engines`",
         "logprobs_mode": "the trainer needs log-probs of the distribution that was sampled from",
         "weight_transfer_config": "weights come through `weights.transport`",

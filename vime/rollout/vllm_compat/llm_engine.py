@@ -112,6 +112,7 @@ def engine_arguments(spec: EngineSpec, extension: str) -> dict[str, Any]:
         "dtype": spec.dtype,
         "seed": 0,
         "tensor_parallel_size": spec.tensor_parallel,
+        "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",  # in a placement group vLLM would place workers by Ray once more
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": extension,
         **({"speculative_config": {"method": "mtp", "num_speculative_tokens": spec.draft_tokens}} if spec.draft_tokens else {}),
