@@ -161,9 +161,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 @pytest.mark.parametrize(("dtype", "distributed"), [("float32", False), ("bfloat16", True)])
 def test_an_async_save_holds_the_state_of_its_moment_and_does_not_block_the_step(tmp_path, monkeypatch, dtype, distributed):
     background = dataclasses.replace(CheckpointConfig(), async_save=True)
-    config = configured(
-        twin(tmp_path / "twin"), model={"dtype": dtype}, train={"distributed_optimizer": distributed, "lr": 1e-2}, checkpoint=background
-    )
+    config = configured(twin(tmp_path / "twin"), model={"dtype": dtype}, train={"distributed_optimizer": distributed, "lr": 1e-2}, checkpoint=background)
     path, gate = tmp_path / "step-2", slowed(monkeypatch)
     with one_rank(config) as actor:
         steps(actor, 0, 2)

@@ -18,7 +18,7 @@ from vime.training.checkpoint import is_complete
 pytestmark = pytest.mark.heavy
 
 
-def saved(directory: Path, name: str = "qwen3-tied", dtype: str = "float32") -> Path:
+def saved(directory: Path, name: str = "qwen3", dtype: str = "float32") -> Path:
     """A Hugging Face directory of random weights."""
     with one_rank(configured(twin(directory / "twin", **MODELS[name]), model={"dtype": dtype})) as actor:
         actor.export_hf(str(directory / "hf"))
@@ -85,7 +85,7 @@ def test_what_cannot_be_converted_is_refused_before_anything_is_written(tmp_path
     hf_to_torch_dist(source, tmp_path / "torch_dist")
     with pytest.raises(UserError, match="mine: holds something else than a model"):
         torch_dist_to_hf(tmp_path / "torch_dist", source, tmp_path / "mine")
-    other = twin(tmp_path / "other", **{**MODELS["qwen3-tied"], "intermediate_size": 64})
+    other = twin(tmp_path / "other", **{**MODELS["qwen3"], "intermediate_size": 64})
     with pytest.raises(UserError, match="holds another model"):
         torch_dist_to_hf(tmp_path / "torch_dist", Path(other), tmp_path / "out")
     (source / "model.safetensors").write_bytes(b"torn")

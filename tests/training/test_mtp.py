@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.families import MODELS
+from tests.training.families import DRAFTING, MODELS
 from tests.training.ranks import configured, one_rank, random_batch, twin
 from vime.config.tree import MtpConfig
 from vime.errors import UserError
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.heavy
 
 SGD = {"optimizer": {"optimizer": "sgd", "sgd_momentum": 0.0}}
 EXACT = {"lr": 0.5, "clip_grad": 0.0, "distributed_optimizer": False}
-FAMILIES = ["glm4-moe", "glm4-moe-lite", "deepseek-v3"]
+FAMILIES = list(DRAFTING)
 
 
 def model(directory: Path, name: str = "glm4-moe", depths: int = 1) -> str:
-    return twin(directory / "twin", **MODELS[name], num_nextn_predict_layers=depths)
+    return twin(directory / "twin", **(MODELS[name] if depths == 1 else {**MODELS[name], "num_nextn_predict_layers": depths}))
 
 
 def weights(actor: Any) -> dict[str, torch.Tensor]:
