@@ -12,7 +12,7 @@ from matrix.declarations import Framework
 from matrix.fragments import lookup
 from matrix.layout import devices_needed
 from matrix.loader import Declared, DeclaredCell, Matrix
-from matrix.problem import Problem, SelectionError
+from matrix.problem import MatrixError, Problem
 
 PLACEHOLDER = re.compile(r"\{([a-z0-9_.]+)\}")
 KNOWN = ("python", "config", "out", "seed", "cell", "steps", "devices", "model")
@@ -26,7 +26,7 @@ def run_values(matrix: Matrix, cell: DeclaredCell, config: Mapping[str, Any], se
 
 
 def command(framework: Declared[Framework], values: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """The framework's command. Raises SelectionError, with the place, for a placeholder that stands for nothing."""
+    """The framework's command. Raises MatrixError, with the place, for a placeholder that stands for nothing."""
     return [_filled(framework, ("command", index), word, values, config) for index, word in enumerate(framework.value.command)]
 
 
@@ -44,7 +44,8 @@ def _filled(framework: Declared[Framework], at: tuple[str | int, ...], text: str
             held = lookup(config, tuple(name.split(".")))
             if isinstance(held, str | int | float):
                 return str(held)
-        raise SelectionError(f"{framework.where(*at)}: {{{name}}} is no single value of the configuration; placeholders are {', '.join(KNOWN)} and its keys")
+        message = f"{{{name}}} is no single value of the configuration; placeholders are {', '.join(KNOWN)} and its keys"
+        raise MatrixError([Problem(framework.where(*at), message)])
 
     return PLACEHOLDER.sub(value, text)
 
@@ -58,9 +59,8 @@ def framework_problems(cell: DeclaredCell, config: Mapping[str, Any]) -> Iterato
     for at, text in _texts(framework.value):
         try:
             _filled(framework, at, text, values, config)
-        except SelectionError as error:
-            where = framework.where(*at)
-            yield Problem(where, str(error).removeprefix(f"{where}: "))
+        except MatrixError as error:
+            yield from error.problems
 
 
 def _texts(framework: Framework) -> Iterator[tuple[tuple[str | int, ...], str]]:
