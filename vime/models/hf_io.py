@@ -30,9 +30,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{file}: no such file: model.path must be a Hugging Face model directory")
     try:
-        return dict(json.loads(file.read_text()))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise UserError(f"{file}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{file}: holds a {type(found).__name__}, not the keys of a model's configuration")
+    return found
 
 
 class Checkpoint:

@@ -124,9 +124,12 @@ def _float(value: float) -> str:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError) as error:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read as a config.json: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{file}: holds a {type(found).__name__}, not the keys of a config.json")
+    return found
 
 
 def as_yaml(made: Any) -> str:
