@@ -136,3 +136,27 @@ def test_a_changed_configuration_is_refused_with_the_keys(reference: Reference, 
     done = command("train", "--resume", edited)
     assert done.code == 2
     assert "its config.yaml was edited" in done.message
+
+
+@pytest.mark.slow
+def test_killed_beside_an_async_checkpoint(reference: Reference, tmp_path: Path):
+    """The files of step 2 are written while step 3 is made; the run is killed before the checkpoint is published."""
+    arguments = [*reference.arguments, *overrides(checkpoint__async_save="true")]
+    killed(Reference(reference.out, reference.prompts, arguments), tmp_path / "run", at="checkpoint._publish", call=0)
+    assert checkpoints(tmp_path / "run") == []
+    resumed(reference, tmp_path / "run", "the start: no complete checkpoint")
+    saved = events(tmp_path / "run", "checkpoint")
+    assert [event["steps_done"] for event in saved] == [2, 4, 5] and all(event["blocked_s"] <= event["seconds"] for event in saved)
+
+
+@pytest.mark.slow
+def test_going_on_in_another_layout(reference: Reference, tmp_path: Path):
+    out = tmp_path / "run"
+    killed(reference, out, at="trainer.train", call=3)
+    finished("train", "--resume", out, "--set", "parallel.data=2")
+    assert [attempt["reason"] for attempt in attempts(out)] == ["start", "resume from step-000002, with parallel.data 1 → 2; completed"]
+    expected = curve(reference.out)
+    for step, metrics in curve(out).items():
+        assert metrics.keys() == expected[step].keys()
+        for key, value in metrics.items():
+            assert value == pytest.approx(expected[step][key], rel=1e-3, abs=1e-4), f"{key} of step {step}"

@@ -237,6 +237,7 @@ class TrainerActor:
 
     def load(self, path: str) -> dict[str, Any]:
         """Go on from a checkpoint, bit for bit. Returns its `extra`. Raises UserError when it is not whole or of another model."""
+        self.finish_save(wait=True)
         if not Path(path).is_dir():
             raise UserError(f"{path}: no such checkpoint directory")
         return checkpoint.load(self.trained, path)

@@ -39,7 +39,8 @@ class Save:
         self._together(lambda: _fresh(self.temporary))
         try:
             self.request = dist_checkpointing.save(state, str(self.temporary), sharded_strategy=_strategy(), async_sharded_save=True)
-            self.request.async_fn_args[1] = staged(self.request.preload_fn(), copy=background)
+            buckets = self.request.preload_fn()
+            self.request.async_fn_args[1] = snapshot(self.request.async_fn_args[1], buckets) if background else buckets
         except (Exception, CheckpointException) as error:  # torch's CheckpointException is no Exception
             raise self._failed(error) from error
         self.thread = threading.Thread(target=self._write, name=f"checkpoint {path.name}")  # not a daemon: files under way are ended before the process
@@ -104,11 +105,14 @@ class Save:
         return RunError(STAGE, f"{self.path} could not be written ({cause}); earlier checkpoints are untouched. Free space there or point run_dir elsewhere")
 
 
-def staged(buckets: list[Any], *, copy: bool) -> list[Any]:
-    """Megatron's write buckets with their tensors as they are now: on a CPU they are the parameters themselves, which the next step would change."""
-    if not copy:
-        return buckets
-    return [(file, key, (list(objects), [(item, tensor.clone()) for item, tensor in tensors])) for file, key, (objects, tensors) in buckets]
+def snapshot(buckets: list[Any], on_host: list[Any]) -> list[Any]:
+    """Megatron's write buckets with their tensors as they are now. `on_host`: the same, brought to the host; a tensor that was there already may be the
+    parameter itself, which the next step would change."""
+    out = []
+    for (file, key, (objects, sources)), (_, _, (_, tensors)) in zip(buckets, on_host, strict=True):
+        kept = [(item, tensor.clone() if tensor is source else tensor) for (item, tensor), (_, source) in zip(tensors, sources, strict=True)]
+        out.append((file, key, (objects, kept)))
+    return out
 
 
 def _fresh(directory: Path) -> None:
