@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from e2e.classify import Ending, classify
 from e2e.code_version import CHECKOUT
 from e2e.follow import Follower, Follows
+from e2e.leases import LeaseError
 from e2e.live import Display, RunTitle
 from e2e.process import Exit, GuardedProcess
 from e2e.records import RECORD, RunRecord, write_json
@@ -41,7 +42,10 @@ def own(plan: RunPlan, display: Display) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         display.say(f"{_title(plan)}  is being made by another session: waiting for it")
-        lock.acquire(timeout=ELSEWHERE_WAIT_S)
+        try:
+            lock.acquire(timeout=ELSEWHERE_WAIT_S)
+        except Timeout:
+            raise LeaseError(f"{_title(plan)} is still being made by another session after {ELSEWHERE_WAIT_S / 3600:.0f} h ({place})") from None
     try:
         yield
     finally:

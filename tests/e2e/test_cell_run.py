@@ -268,6 +268,14 @@ def test_two_sessions_on_one_results_root_make_a_run_once(matrix: Matrix, option
     assert read_record(plan.directory) == first
 
 
+def test_a_run_that_another_session_never_ends_is_not_run_in_the_end(matrix: Matrix, options: Options, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("e2e.runner.ELSEWHERE_WAIT_S", 0.1)
+    with own(plan_run(matrix, matrix.cell(CELL), 100, options.root, options.command), QUIET):
+        verdict = run_cell(matrix, matrix.cell(CELL), options, QUIET)
+    assert verdict.outcome is Outcome.NOT_RUN
+    assert "is still being made by another session" in verdict.reasons[0]
+
+
 def test_a_baseline_keeps_what_other_code_made_and_a_candidate_does_not(matrix: Matrix, options: Options, monkeypatch: pytest.MonkeyPatch):
     cell, out = matrix.cell(CELL), StringIO()
     run_cell(matrix, cell, replace(options, seeds=(3,), judge=False), QUIET)
