@@ -43,15 +43,15 @@ def measure(case: Case, *, engine: bool) -> dict[str, Any]:
         directory = hugging_face.write(case.config, Path(place) / case.name)
         record["hf_logits"] = gap(directory, hugging_face.logits(directory, SEQUENCES))
         if engine:
-            record |= in_engine(directory)
+            record |= in_engine(directory, case.engine_dtype)
     return record
 
 
-def in_engine(directory: Path) -> dict[str, Any]:
+def in_engine(directory: Path, dtype: str) -> dict[str, Any]:
     from tests.models.engine import compare
 
     try:
-        return dataclasses.asdict(compare(directory))
+        return dataclasses.asdict(compare(directory, dtype)) | {"engine_dtype": dtype}
     except Exception as error:  # noqa: BLE001  (what vLLM cannot serve is a result)
         return {"engine_error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
 
