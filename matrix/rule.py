@@ -97,6 +97,7 @@ class JudgeRule(Strict):
     paired: bool = False  # candidates and baseline runs of one seed saw the same prompts: differences within pairs are compared
     planned_steps: Annotated[int, Field(ge=1)]
     early_stop: bool = False
+    learning: bool = True  # the last window must lie above the first; false for a metric that a healthy run leaves where it is
     windows: Windows
     delta: Margins | None = None
     delta_reason: str = ""  # why this δ: what it lets through and what it catches

@@ -154,7 +154,7 @@ def _numbers(draw: Callable[[int], np.ndarray], trials: int, runs: int, rule: Ju
 def _rates(ours: Numbers, theirs: Numbers, rule: JudgeRule, at: Grid, level: float) -> Rates:
     """Passed and failed after each look."""
     width, trials = int(at.first.sum()), len(ours.gain)
-    learns = ours.gain > learning.least_gain(ours.noise, theirs.gain, rule, at)
+    learns = np.full(ours.gain.shape, not rule.learning) | (ours.gain > learning.least_gain(ours.noise, theirs.gain, rule, at))
     keeps = ours.drop <= learning.largest_drop(ours.noise, theirs.drop, rule, width)
     passed, failed = np.zeros(trials, dtype=bool), np.zeros(trials, dtype=bool)
     ok, bad = [], []

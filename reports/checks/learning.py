@@ -18,7 +18,7 @@ LEAST_RUNS_FOR_DROP = 3
 
 
 def check(case: Case) -> list[Check]:
-    """Two checks a candidate: gain (last window over first) and collapse (last values against the run's own best window)."""
+    """Two checks a candidate: gain (last window over first; not where the rule has `learning: false`) and collapse (last values against its best window)."""
     candidates, baseline = case.candidate_values * case.sign, case.baseline_values * case.sign
     width = int(case.grid.first.sum())  # values, not steps: an evaluation is recorded sparsely
     if not width:
@@ -35,7 +35,8 @@ def check(case: Case) -> list[Check]:
             continue
         grown, limit = float(gains[index]), float(gain_limit[index])
         text = f"{run.name}: the last window lies {grown:+.4g} from the first; learning is more than {limit:.4g}"
-        found.append(_check("learning", run.name, grown > limit, text, grown, limit, chance_gain[index]))
+        if case.rule.learning:
+            found.append(_check("learning", run.name, grown > limit, text, grown, limit, chance_gain[index]))
         fallen, allowed = float(drops[index]), float(drop_limit[index])
         best = int(case.common[best_window_end(candidates[index], width)])
         text = f"{run.name}: ends {fallen:.4g} below its own best window (ending at step {best}); up to {allowed:.4g} is usual"

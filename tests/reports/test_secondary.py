@@ -281,6 +281,23 @@ def test_labels_fill_what_files_do_not_say_and_never_contradict_them():
         labelled([run], ["science_hash"], "--candidate-label")
 
 
+def test_a_metric_that_stays_where_it_is_can_be_judged():
+    def flat(seed, level=5.0):
+        return memory(seed, rollout__response_len_mean=level + np.random.default_rng(seed).normal(0, 0.05, 100) + 0.01 * (seed % 5))
+
+    still = {"metric": "rollout/response_len_mean", "planned_steps": 100, "delta": 0.2}
+    base = [flat(seed) for seed in range(6)]
+    rules = [resolve(base, None, still, None, True, [f"learning={word}", "sided=two"]).rule for word in ("true", "false")]
+    assert [judge([flat(100)], base, one, VOUCHED).outcome for one in rules] == [Outcome.FAIL, Outcome.PASS]
+    assert judge([flat(100, 6.0)], base, rules[1], VOUCHED).outcome is Outcome.FAIL
+
+
+def test_a_metric_that_could_be_two_is_named_with_its_choices():
+    run = replace(memory(100), curves={}, ambiguous={"rollout/reward_mean": ("score", "score_2")})
+    verdict = judge([run], BASE, rule(), VOUCHED)
+    assert verdict.outcome is Outcome.INVALID and "could be score or score_2" in verdict.headline
+
+
 def test_replay_of_the_command_line(tmp_path):
     files = [jsonl(tmp_path / f"{seed}.jsonl", rewards(seed)) for seed in range(5)]
     low = jsonl(tmp_path / "low.jsonl", rewards(100, plateau=0.7))
