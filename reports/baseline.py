@@ -151,7 +151,7 @@ def read_folder(folder: Path) -> list[Run]:
 
 def slim_sha(run: Run) -> str:
     """Hash of the curves as they lie in the folder (a slimmed run's `sha` is that of the whole run it came from)."""
-    return Run(run.path, run.format, run.steps, run.curves).sha
+    return run.data_sha
 
 
 def read_machine(run: Run) -> dict[str, Any]:

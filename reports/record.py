@@ -128,7 +128,7 @@ def _write_run(folder: Path, run: Run, rule: JudgeRule) -> Entry:
     manifest = {key: run.manifest[key] for key in KEPT_IN_MANIFEST if key in run.manifest}
     write_json(path / "manifest.json", manifest | {"content_hash": run.sha})
     (path / "metrics.jsonl").write_text("".join(_slim_lines(run, rule)), encoding="utf-8")
-    stops = [json.dumps(event) + "\n" for event in run.events if event.get("event") == "early_stop"]
+    stops = [json.dumps(event) + "\n" for event in run.events_of("early_stop")]
     if stops:
         (path / "events.jsonl").write_text("".join(stops), encoding="utf-8")
     return Entry(

@@ -38,7 +38,11 @@ def read_run(path: Path | str, format: How = None) -> Run:
 
     Raises ReportError when the path does not exist or holds several runs, UnreadableRun when no reader (or not the forced one) finds a curve in it.
     """
-    runs = _read(path, format)
+    return one_run(_read(path, format), path)
+
+
+def one_run(runs: list[Run], path: Path | str) -> Run:
+    """Raises ReportError, with their names, for several."""
     if len(runs) > 1:
         raise ReportError(f"{path} holds {len(runs)} runs: take one of them as {path}#NAME, where NAME is {', '.join(repr(run.part) for run in runs[:12])}")
     return runs[0]
@@ -68,18 +72,29 @@ def _unreadable(path: Path | str, error: UnreadableRun) -> Run:
 
 
 def _read(where: Path | str, how: How) -> list[Run]:
-    from reports.readers.names import apply
-
     reading = how if isinstance(how, Reading) else Reading(format=how)
     place, part = _split(where)
     source = Source(place)
+    if reading.cache is not None and not source.remote:
+        from reports.cache import CurveCache
+
+        runs = CurveCache(reading.cache).read(source, reading, lambda: parse(source, reading))
+    else:
+        runs = parse(source, reading)
+    if part is None:
+        return runs
+    chosen = [run for run in runs if part == run.part or part in run.part.split(",")]
+    if len(chosen) != 1:
+        raise ReportError(f"{where}: {len(chosen)} runs are called {part!r}; there are {', '.join(repr(run.part) for run in runs[:20])}")
+    return chosen
+
+
+def parse(source: Source, reading: Reading) -> list[Run]:
+    """Every run of the file or folder, under our names of the metrics. Raises UnreadableRun where there is no curve."""
+    from reports.readers.names import apply
+
     reader = _forced(reading.format) if reading.format else _sniffed(source)
     runs = reader.read(source, reading)
-    if part is not None:
-        chosen = [run for run in runs if part == run.part or part in run.part.split(",")]
-        if len(chosen) != 1:
-            raise ReportError(f"{where}: {len(chosen)} runs are called {part!r}; there are {', '.join(repr(run.part) for run in runs[:20])}")
-        runs = chosen
     if not any(run.curves for run in runs):
         raise UnreadableRun(source.path, "its records hold no number")
     return [apply(replace(run, url=source.url), reading) for run in runs]

@@ -33,12 +33,14 @@ class Reading:
 
     format: a reader's name, instead of choosing by content. step: the column or key that holds the step, or "order" to number records by position.
     names: our metric name -> the source's, on top of the table. table: a TOML file that extends the table of names.
+    cache: a folder of parsed curves (`reports.cache`), for local files.
     """
 
     format: str | None = None
     step: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     table: Path | None = None
+    cache: Path | None = None
 
 
 class Reader(Protocol):

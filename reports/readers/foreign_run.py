@@ -24,7 +24,7 @@ class ForeignRunReader:
         return source.is_dir and bool(_curves(_object(source, MANIFEST)))
 
     def read(self, source: Source, how: Reading) -> list[Run]:
-        from reports.readers import read_run
+        from reports.readers import one_run, parse
 
         manifest = _object(source, MANIFEST)
         curves = _curves(manifest)
@@ -35,7 +35,7 @@ class ForeignRunReader:
             raise UnreadableRun(source.path, f"no {curves['file']} in it: the framework wrote none")
         names = {ours: theirs for theirs, ours in (curves.get("metrics") or {}).items()}
         try:
-            run = read_run(file.url, replace(how, format=curves.get("format"), names={**names, **how.names}))
+            run = one_run(parse(file, replace(how, format=curves.get("format"), names={**names, **how.names})), file.url)
         except UnreadableRun:
             raise
         except ReportError as error:  # a name that is not there, or several runs: what the runner declared does not fit what the framework wrote

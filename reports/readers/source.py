@@ -28,16 +28,22 @@ BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs
 class Source:
     """One file or folder. Cheap until asked: nothing is opened by making one. Raises ReportError where the place does not exist."""
 
-    def __init__(self, where: Path | str) -> None:
+    def __init__(self, where: Path | str, trace: dict[str, None] | None = None) -> None:
         self.url = _CUT_SCHEME.sub(r"\1://", str(where)) if isinstance(where, Path) and not where.exists() else str(where)
+        self.trace: dict[str, None] = {} if trace is None else trace  # every place that was looked at, through this or its children
         self._fs: Any = None
         if "://" in self.url:
             self._fs, inner = _file_system(self.url)
             self.path = Path(inner)
         else:
             self.path = Path(where)
+        self.trace[str(self.path)] = None
         if not self.exists:
             raise ReportError(f"{self.url}: no such file or directory")
+
+    @property
+    def remote(self) -> bool:
+        return self._fs is not None
 
     @property
     def name(self) -> str:
@@ -54,17 +60,17 @@ class Source:
     def child(self, name: str) -> Source | None:
         """The file or folder of that name inside this folder, or None."""
         try:
-            return Source(f"{self.url.rstrip('/')}/{name}" if self._fs else self.path / name)
+            return Source(f"{self.url.rstrip('/')}/{name}" if self._fs else self.path / name, self.trace)
         except ReportError:
             return None
 
     def children(self) -> list[Source]:
         """Everything in this folder, by name."""
         if not self._fs:
-            return [Source(path) for path in sorted(self.path.iterdir())]
+            return [Source(path, self.trace) for path in sorted(self.path.iterdir())]
         base = self.url.rstrip("/")
         names = sorted(Path(str(entry)).name for entry in self._fs.ls(str(self.path), detail=False))
-        return [Source(f"{base}/{name}") for name in names if name and name != self.path.name]
+        return [Source(f"{base}/{name}", self.trace) for name in names if name and name != self.path.name]
 
     def open_raw(self) -> IO[bytes]:
         opened: IO[bytes] = self._fs.open(str(self.path), "rb") if self._fs else self.path.open("rb")

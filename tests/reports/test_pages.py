@@ -190,7 +190,7 @@ def test_comparison_refuses_what_it_cannot_compare(tmp_path):
     with pytest.raises(ReportError, match="two or more"):
         compare_paths([run_dir(tmp_path / "a", 1)], tmp_path / "out")
     with pytest.raises(ReportError, match="share no metric"):
-        compare_paths([tmp_path / "a", jsonl(tmp_path / "b.jsonl", [1.0], metric="loss")], tmp_path / "out")
+        compare_paths([tmp_path / "a", jsonl(tmp_path / "b.jsonl", [1.0], metric="something else")], tmp_path / "out")
 
 
 def test_long_lines_are_thinned_without_losing_a_spike():
