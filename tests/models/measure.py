@@ -6,20 +6,22 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import sys
 import tempfile
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.models import hugging_face
-from tests.models.families import BY_NAME, CASES, Case
+from tests.models.families import BY_NAME, Case
 from tests.models.megatron import SEQUENCES, gap
 from vime.models import checked
 from vime.models.registry import family_for
+
+WITH_DRAFT = ("glm4-moe", "glm4-moe-lite", "deepseek-v3")  # families whose draft layer transformers has too
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -42,6 +44,8 @@ def measure(case: Case, *, engine: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         directory = hugging_face.write(case.config, Path(place) / case.name)
         record["hf_logits"] = gap(directory, hugging_face.logits(directory, SEQUENCES))
+        if case.mtp and family_for(case.config).name in WITH_DRAFT:
+            record["draft_logits"] = draft_gap(case, Path(place) / "draft")
         if engine:
             record |= in_engine(directory, case.engine_dtype)
     return record
@@ -53,10 +57,19 @@ def in_engine(directory: Path, dtype: str) -> dict[str, Any]:
     try:
         return dataclasses.asdict(compare(directory, dtype)) | {"engine_dtype": dtype}
     except Exception as error:  # noqa: BLE001  (what vLLM cannot serve is a result)
-        return {"engine_error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return {"engine_error": f"{type(error).__name__} in {Path(last.filename).name}: {' '.join(str(error or last.line).split())[:400]}"}
+
+
+def draft_gap(case: Case, place: Path) -> float:
+    """Largest difference of the draft layer's logits from transformers' own."""
+    from tests.models.test_mtp import draft_of_hugging_face, draft_of_vime
+
+    directory = hugging_face.write(case.config, place, mtp=True)
+    sequences = [list(sequence) for sequence in SEQUENCES if len(sequence) > 1]
+    pairs = zip(sequences, draft_of_vime(directory, sequences), strict=True)
+    return max(float((ours - draft_of_hugging_face(directory, sequence)).abs().max()) for sequence, ours in pairs)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main(sys.argv[1:])
-    assert CASES
+    main(sys.argv[1:])

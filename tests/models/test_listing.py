@@ -37,7 +37,7 @@ def test_every_case_was_measured_and_agrees():
         record = records[case.name]
         assert record["family"] == family_for(case.config).name
         assert 0 < record["hf_logits"] <= 1e-4, case.name
-        if "synced_mean" in record and record.get("dtype", "float32") == "float32":
+        if "synced_mean" in record and case.engine_dtype == "float32":
             assert max(record["loaded_mean"], record["synced_mean"]) <= 1e-5, case.name
             assert record["moved"] > 1000 * record["synced_mean"], "the step must be large, or a sync that does nothing would pass"
 
