@@ -121,7 +121,7 @@ def listed(model: Mapping[str, Any], twin: dict[str, Any], ratios: tuple[Ratio, 
     deviations, keeps = [], []
     for entry in ratios:
         ours, theirs = entry.value(twin), entry.value(model)
-        if ours is None or theirs is None or not any(number(model, key) != number(twin, key) for key in entry.keys):
+        if ours is None or theirs is None or not any(inner(model, key) != inner(twin, key) for key in entry.keys):
             continue
         if math.isclose(ours, theirs, rel_tol=5e-3):
             keeps.append(entry.text)
@@ -186,13 +186,18 @@ def _positions(config: dict[str, Any]) -> None:
 
 def number(config: Mapping[str, Any], key: str) -> float | None:
     """A number of config.json by its key, dotted for a nested one, or the length of a list by len(key)."""
+    value = inner(config, key)
     if key.startswith("len("):
-        found = config.get(key[4:-1])
-        return None if found is None else len(found)
-    value: Any = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+        return None if value is None else len(value)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def inner(config: Mapping[str, Any], key: str) -> Any:
+    """What stands at a key (dotted, or inside len()), None where there is nothing."""
+    value: Any = config
+    for part in key.removeprefix("len(").removesuffix(")").split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _short(value: float) -> float:

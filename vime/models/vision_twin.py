@@ -31,6 +31,8 @@ NESTED = (
     ratio(
         "shared_expert_intermediate_size", "moe_intermediate_size", why="unequal to the routed experts', so that code which takes one for the other is caught"
     ),
+    ratio("len(rope_scaling.mrope_section)", why="time, height and width"),
+    ratio("len(rope_parameters.mrope_section)", why="time, height and width"),
     ratio("rope_parameters.rope_theta", why="contexts of at most 64 positions; the longer base would leave most rotary frequencies unused"),
 )
 VISION = (
@@ -38,6 +40,8 @@ VISION = (
     ratio("vision_config.hidden_size", "text_config.hidden_size", why=SMALL),
     ratio("vision_config.intermediate_size", "vision_config.hidden_size", why=SMALL),
     ratio("vision_config.hidden_size", "vision_config.num_heads", why=SMALL),
+    ratio("vision_config.out_hidden_size", "text_config.hidden_size", why="equal"),
+    ratio("vision_config.initializer_range", why="used only when the warm start is made"),
     ratio("vision_config.patch_size", why="images of 32 by 32 become 4 by 4 patches"),
     ratio("vision_config.num_position_embeddings", why="a grid of 6 is still resampled to the images' 4"),
     ratio("len(vision_config.deepstack_visual_indexes)", why="two levels: more than one, and no more than half of the text model's layers"),
