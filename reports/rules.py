@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from matrix.rule import JudgeRule
 from reports import recipes
+from reports.checks.context import origin
 from reports.errors import ReportError
 from reports.model import Run
 from reports.readers.names import resolve_metric
@@ -68,12 +69,15 @@ def _changed(rule: JudgeRule, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made(runs: Sequence[Run], baseline: Sequence[Run], given: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     said = {setting.partition("=")[0].strip() for setting in settings}
-    planned: int = given.get("planned_steps") or next((run.planned_steps for run in runs if run.planned_steps), 0) or _length(baseline)
+    planned: int = given.get("planned_steps") or next((run.planned_steps for run in runs if run.planned_steps), 0)
+    ends = _ends(baseline)
+    planned = planned or (ends[0] if len(set(ends)) == 1 else 0)
     only_exact = given.get("evidence") == "exactness" or "evidence=exactness" in settings or ("trajectory" in given and not _margins(given))
     margins = _margins(given)
     wanted = () if only_exact or "delta" in said else [name for name in OVERALL if name not in margins and f"delta.{name}" not in said]
     missing = ["--delta (or " + ", ".join(f"--delta-{name}" for name in wanted) + ")"] if wanted else []
-    missing += [] if planned or "planned_steps" in said else ["--planned-steps"]
+    differ = f" (the baseline's runs end after {min(ends)} to {max(ends)})" if len(set(ends)) > 1 else ""
+    missing += [] if planned or "planned_steps" in said else [f"--planned-steps{differ}"]
     if missing:
         raise ReportError(f"no recipe is named by the runs or by --recipe: give {', '.join(missing)} (δ: the largest difference that does not matter)")
     windows = {"first": given.get("first") or max(5, math.ceil(planned / 10)), "last": given.get("last") or max(10, math.ceil(planned / 4))}
@@ -88,10 +92,9 @@ def _made(runs: Sequence[Run], baseline: Sequence[Run], given: Mapping[str, Any]
     return values
 
 
-def _length(baseline: Sequence[Run]) -> int:
-    """Steps of a baseline whose runs all end at the same one; 0 otherwise."""
-    ends = {int(run.steps[-1]) + (0 if run.steps[0] == 1 else 1) for run in baseline if len(run.steps)}
-    return ends.pop() if len(ends) == 1 else 0
+def _ends(baseline: Sequence[Run]) -> list[int]:
+    """How many steps each baseline run made, by the number of its last one."""
+    return [int(run.steps[-1]) + 1 - origin(run.steps) for run in baseline if len(run.steps)]
 
 
 def _margins(given: Mapping[str, Any]) -> dict[str, float]:

@@ -45,11 +45,16 @@ class Case:
 
     def windows(self, steps: np.ndarray) -> Grid:
         """The rule's windows on `steps`; a run that stopped early, where the rule allows it, ends with its last step."""
-        rule = self.rule
-        start = int(steps[0]) if len(steps) else 0
+        rule, start = self.rule, self.origin
         if rule.early_stop and len(steps) and steps[-1] - start + 1 < rule.planned_steps:
             rule = rule.model_copy(update={"planned_steps": int(steps[-1]) - start + 1})
-        return grid(steps, rule, start if start <= 1 else 0)
+        return grid(steps, rule, start)
+
+    @cached_property
+    def origin(self) -> int:
+        """The number of the first step, 0 or 1, as the runs count; where they differ, as the common steps do."""
+        found = {origin(run.steps) for run in (*self.candidates, *self.baseline) if len(run.steps)}
+        return found.pop() if len(found) == 1 else origin(self.common)
 
     def values(self, runs: Sequence[Run]) -> np.ndarray:
         """float64[runs, S] on the common steps."""
@@ -72,6 +77,22 @@ class Case:
 
 def pair_key(run: Run) -> object:
     return run.labels.get("pair", run.seed)
+
+
+def origin(steps: np.ndarray) -> int:
+    """0 for a run whose first step has number 0, 1 for one that counts from 1: also one that records every k-th step and first does at k."""
+    if not len(steps) or steps[0] <= 1:
+        return int(steps[0]) if len(steps) else 0
+    return int(usual_stride(steps) == steps[0] and steps[0] > 1)
+
+
+def usual_stride(steps: np.ndarray) -> int:
+    """The most common distance of neighbouring steps: 1, or the interval of an evaluation or a log."""
+    gaps = np.diff(steps)
+    if not len(gaps) or bool((gaps == 1).all()):
+        return 1
+    strides, counts = np.unique(gaps, return_counts=True)
+    return int(strides[np.argmax(counts)])
 
 
 def common_steps(curves: Sequence[Curve]) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from matrix.outcome import Outcome
-from reports.checks.context import Case, span
+from reports.checks.context import Case, origin, span, usual_stride
 from reports.errors import ReportError
 from reports.facts import of_curves
 from reports.metrics import MUST_BE_FINITE, REWARD
@@ -106,11 +106,8 @@ def expected_steps(done: np.ndarray, start: int, planned: int) -> np.ndarray:
 
     Raises ReportError for a plan of more records than any curve has: its unit is another one than the steps'.
     """
-    gaps = np.diff(done)
-    first, stride = start, 1
-    if len(done) > 1 and not bool((gaps == 1).all()):
-        strides, counts = np.unique(gaps, return_counts=True)
-        stride = int(strides[np.argmax(counts)])
+    first, stride = start, usual_stride(done)
+    if stride > 1:
         phases, often = np.unique(done % stride, return_counts=True)
         first = start + (int(phases[np.argmax(often)]) - start) % stride
     if planned // stride > MOST_RECORDS:
@@ -120,7 +117,7 @@ def expected_steps(done: np.ndarray, start: int, planned: int) -> np.ndarray:
 
 def _complete(run: Run, case: Case, who: str, short: Outcome) -> Check:
     planned, done = case.rule.planned_steps, run.steps
-    start = int(done[0]) if done[0] <= 1 else 0
+    start = origin(done)
     expected = expected_steps(done, start, planned)
     missing = np.empty(0, dtype=np.int64) if np.array_equal(expected, done) else np.setdiff1d(expected, done, assume_unique=True)
     if not len(missing) and done[-1] < start + planned:

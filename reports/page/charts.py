@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from matrix.rule import JudgeRule
+from reports.checks.context import origin
 from reports.metrics import GAP_MAX, GAP_MEAN, REWARD, title
 from reports.model import Curve, Run
 
@@ -107,7 +108,7 @@ def reward_chart(candidates: Sequence[Run], baseline: Sequence[Run], rule: Judge
     """The judged metric: every candidate over every baseline run, their band, and the rule's windows."""
     windows: tuple[Window, ...] = ()
     if rule is not None and rule.evidence == "convergence":
-        start = min((int(run.steps[0]) for run in (*candidates, *baseline) if len(run.steps)), default=0)
+        start = min((origin(run.steps) for run in (*candidates, *baseline) if len(run.steps)), default=0)
         end = start + rule.planned_steps - 1
         windows = (Window("first window", start, start + rule.windows.first - 1), Window("last window", end - rule.windows.last + 1, end))
     return chart(metric, candidates, baseline, every_baseline_run=True, windows=windows)

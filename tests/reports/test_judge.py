@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.outcome import Outcome
 from matrix.rule import Exactness, Margins, Windows
+from reports.checks.context import origin
 from reports.errors import ReportError
 from reports.judge import judge
 from reports.model import Curve, Run
@@ -360,3 +361,32 @@ def test_eight_runs_of_a_thousand_steps_are_judged_in_milliseconds():
     for _ in range(20):
         judge(runs[:3], runs[3:], long, Declared(assume_comparable=True))
     assert (time.process_time() - begin) / 20 < 0.08
+
+
+@pytest.mark.parametrize(
+    ("steps", "wanted"),
+    [
+        (range(5), 0),
+        (range(1, 6), 1),
+        ([20, 40, 60], 1),
+        ([19, 39, 59], 0),
+        ([1, 5, 10, 15], 1),
+        ([0, 20, 40], 0),
+        ([7, 8, 9], 0),
+        ([], 0),
+        ([12288, 24576], 1),
+    ],
+)
+def test_where_a_run_counts_from(steps, wanted):
+    assert origin(np.array(steps, dtype=np.int64)) == wanted
+
+
+@pytest.mark.parametrize("steps", [range(20, 401, 20), range(19, 400, 20), range(0, 400, 20), [1, *range(20, 401, 20)]])
+def test_a_log_at_every_twentieth_step_is_whole_wherever_it_begins(steps):
+    steps = np.array(steps)
+    runs = [curve_run(steps, np.array(rewards(seed, 400, speed=0.5))[steps - 1]) for seed in (100, 0, 1, 2, 3, 4)]
+    sparse = rule(planned_steps=400, windows=Windows(first=60, last=100), delta=Margins(first=0.15, last=0.1, whole=0.1), sd_floor=None)
+    verdict = judge(runs[:1], runs[1:], sparse, Declared(assume_comparable=True))
+    assert verdict.outcome is Outcome.PASS, verdict.reasons
+    short = judge([curve_run(steps[:-3], runs[0].curves["rollout/reward_mean"].values[:-3])], runs[1:], sparse, Declared(assume_comparable=True))
+    assert short.outcome is Outcome.INCOMPLETE
