@@ -11,6 +11,7 @@ import torch
 from tests.models import hugging_face, megatron
 from tests.models.families import LLAMA_3_2, architecture
 from tests.models.identity import check_identity
+from tests.training.ranks import one_rank
 from vime.models.registry import family_for
 from vime.models.twin_config import twin_config
 
@@ -93,3 +94,23 @@ def test_biases_and_flags_of_qwen3(tmp_path):
         config = {**twin_config(architecture(name)).config, **changes}
         directory = hugging_face.write(config, tmp_path / f"{name}-{next(iter(changes))}")
         assert megatron.gap(directory, hugging_face.logits(directory, megatron.SEQUENCES)) < 2e-5
+
+
+def test_a_routing_bias_keeps_float32_in_a_bfloat16_run(tmp_path):
+    """Loaded, exported and marked for the wire as float32: rounding it would change which experts are chosen."""
+    from safetensors.torch import load_file
+
+    directory = hugging_face.write(twin_config(architecture("glm-4.7")).config, tmp_path / "model")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    bias = load_file(directory / "model.safetensors")[name]
+    assert not torch.equal(bias, bias.bfloat16().float())
+    with one_rank(megatron.config_of(directory, model={"dtype": "bfloat16"})) as actor:
+        shards = {shard.hf_name: shard for shard in actor.shards()}
+        assert torch.equal(shards[name].tensor, bias)
+        assert [shard.hf_name for shard in shards.values() if shard.float32] == [name]
+        actor.logprobs([[5, 6, 7, 8]])
+        assert torch.equal(shards[name].tensor, bias), "a forward pass changed it"
+        actor.export_hf(str(tmp_path / "out"))
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(exported[name], bias) and exported["lm_head.weight"].dtype == torch.bfloat16
+    assert actor.trained.hf_config["dtype"] == "float32" and (tmp_path / "out" / "config.json").read_text().count("bfloat16") == 1

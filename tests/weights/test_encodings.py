@@ -123,3 +123,22 @@ def test_digest_tells_bits_shape_and_dtype_apart() -> None:
     assert DIGEST(values.view(3, 4).t()) == DIGEST(values.view(3, 4).t().contiguous())
     assert DIGEST(torch.tensor(0.0)) != DIGEST(torch.tensor(-0.0))
     assert DIGEST(torch.empty(0)) == DIGEST(torch.empty(0)) != DIGEST(torch.empty(0, 2))
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_a_unit_marked_float32_keeps_its_bits_among_narrower_ones(delta: bool) -> None:
+    bias = Unit("bias", (9,), ((0, 9),), 0, float32=True)
+    message = Message(0, (unit("a", 5, 7), bias, unit("b", 33)))
+    generator = torch.Generator().manual_seed(2)
+    tensors = {item.key: torch.randn(item.shape, generator=generator) for item in message.units}
+    base = {key: tensor.to(torch.float32 if key == "bias" else torch.bfloat16) for key, tensor in tensors.items()}
+    tensors["bias"] = tensors["bias"].clone()
+    tensors["bias"][3] += 1e-6  # lost in bfloat16
+    buffer = torch.full((capacity(message, 2),), 0xAB, dtype=torch.uint8)
+    result = write(message, lambda item: tensors[item.key], buffer, torch.bfloat16, DIGEST, base if delta else None)
+    assert result.nbytes <= len(buffer)
+    units = {item.key: tensor for item, tensor, _ in read(message, buffer[: result.nbytes], torch.bfloat16, DIGEST, base if delta else None)}
+    assert torch.equal(bits(units["bias"]), bits(tensors["bias"]))
+    assert torch.equal(bits(units["a"]), bits(tensors["a"].to(torch.bfloat16)))
+    counts, _ = read_header(message, buffer)
+    assert total_bytes(message, counts, 2) == result.nbytes

@@ -36,11 +36,19 @@ def header_bytes(message: Message) -> int:
 
 def capacity(message: Message, itemsize: int) -> int:
     """Bytes the message takes at most: a delta that would be larger is sent whole."""
-    return header_bytes(message) + sum(aligned(unit.numel * itemsize) for unit in message.units)
+    return header_bytes(message) + sum(aligned(unit.numel * unit.itemsize(itemsize)) for unit in message.units)
+
+
+def wire_dtype(unit: Unit, dtype: torch.dtype) -> torch.dtype:
+    """What a unit travels in, `dtype` being the engines'."""
+    import torch
+
+    return torch.float32 if unit.float32 else dtype
 
 
 def payload_bytes(unit: Unit, count: int, itemsize: int) -> int:
     """Bytes of one unit's payload: its elements, or `count` int32 positions and as many elements."""
+    itemsize = unit.itemsize(itemsize)
     return aligned(unit.numel * itemsize) if count == WHOLE else aligned(4 * count) + aligned(itemsize * count)
 
 
@@ -73,12 +81,12 @@ def write(
     offset = header_bytes(message)
     records, digests = bytearray(), {}
     for unit in message.units:
-        tensor = source(unit)
+        tensor, own = source(unit), wire_dtype(unit, dtype)
         if base is None:
-            count, new = WHOLE, region(out, offset, dtype, unit.extent)
+            count, new = WHOLE, region(out, offset, own, unit.extent)
             new.copy_(tensor)
         else:
-            new = tensor.to(dtype).contiguous()
+            new = tensor.to(own).contiguous()
             count = write_changes(unit, new, base[unit.key], out, offset)
         digests[unit.key] = digest(new)
         records += count.to_bytes(8, "little", signed=True) + bytes.fromhex(digests[unit.key])
@@ -123,7 +131,8 @@ def read(
     offset = header_bytes(message)
     result = []
     for unit, count, wanted in zip(message.units, counts, expected, strict=True):
-        tensor = region(buffer, offset, dtype, unit.extent) if count == WHOLE else apply_changes(unit, count, buffer, offset, dtype, base)
+        own = wire_dtype(unit, dtype)
+        tensor = region(buffer, offset, own, unit.extent) if count == WHOLE else apply_changes(unit, count, buffer, offset, own, base)
         found = digest(tensor)
         if found != wanted:
             raise RunError(STAGE, f"{unit.key}: the bytes received (digest {found}) are not those sent ({wanted}); the engine is dirty until a full sync")

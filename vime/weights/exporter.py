@@ -25,6 +25,7 @@ class Shard:
     slice: Slices
     owner_rank: int
     tensor: torch.Tensor
+    float32: bool = False  # sent in float32 whatever the engines' dtype is
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def shards(model_chunks: Sequence[torch.nn.Module], table: WeightTable, layout: 
     for name, piece in table.local(parameters, layout):
         if not piece.copy:
             data = piece.view(parameters[name].detach()).reshape(piece.shape)
-            yield Shard(piece.hf_name, piece.hf_shape, piece.hf_slice, piece.owner_rank(layout), data)
+            yield Shard(piece.hf_name, piece.hf_shape, piece.hf_slice, piece.owner_rank(layout), data, piece.hf_name in table.float32)
 
 
 def gather_plan(local: Iterable[Shard], order: Sequence[str]) -> dict[str, list[ShardInfo]]:

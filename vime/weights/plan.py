@@ -25,12 +25,18 @@ class PeerGoneError(RunError):
 
 @dataclass(frozen=True)
 class Unit:
-    """A box of the tensor `name` of global shape `shape`, owned by trainer rank `owner`."""
+    """A box of the tensor `name` of global shape `shape`, owned by trainer rank `owner`. `float32`: it travels in float32 whatever the engines' dtype is (a
+    routing bias: rounding it would change which experts are chosen)."""
 
     name: str
     shape: tuple[int, ...]
     box: Box
     owner: int
+    float32: bool = False
+
+    def itemsize(self, usual: int) -> int:
+        """Bytes of an element on the wire, `usual` being those of the engines' dtype."""
+        return 4 if self.float32 else usual
 
     @property
     def extent(self) -> tuple[int, ...]:
@@ -104,6 +110,7 @@ def aligned(size: int) -> int:
 def split(unit: Unit, itemsize: int, limit: int) -> list[Unit]:
     """Rows of a unit in pieces of at most `limit` bytes; one row is never cut."""
     rows = unit.extent[0] if unit.extent else 1
+    itemsize = unit.itemsize(itemsize)
     if unit.numel * itemsize <= limit or rows == 1:
         return [unit]
     step = max(1, limit // (unit.numel // rows * itemsize))
@@ -122,10 +129,10 @@ def pack(tensors: Iterable[Sequence[Unit]], itemsize: int, limit: int) -> list[B
     size = limit + 1
     for parts in tensors:
         pieces = [piece for unit in parts for piece in split(unit, itemsize, limit)]
-        total = sum(aligned(piece.numel * itemsize) for piece in pieces)
+        total = sum(aligned(piece.numel * piece.itemsize(itemsize)) for piece in pieces)
         runs = [pieces] if total <= limit else [[piece] for piece in pieces]  # a tensor that fits stays in one bucket
         for run in runs:
-            bytes_of_run = sum(aligned(piece.numel * itemsize) for piece in run)
+            bytes_of_run = sum(aligned(piece.numel * piece.itemsize(itemsize)) for piece in run)
             if size + bytes_of_run > limit:
                 result.append([])
                 size = 0

@@ -42,7 +42,10 @@ class WeightSender:
     def manifest(self) -> list[Unit]:
         """The units this rank owns."""
         owned = [shard for shard in self.shards() if shard.owner_rank == self.rank]
-        return [Unit(shard.hf_name, tuple(shard.global_shape), box_of(shard.slice, shard.global_shape), self.rank) for shard in owned]
+        return [
+            Unit(shard.hf_name, tuple(shard.global_shape), box_of(shard.slice, shard.global_shape), self.rank, getattr(shard, "float32", False))
+            for shard in owned
+        ]
 
     def open(self, connection: Connection) -> Any:
         """Build the channel of a connection if this rank sends anything over it; returns the channel's endpoint."""
@@ -109,7 +112,7 @@ class WeightSender:
 
     def _snapshot(self, connection: Connection, version: int, tensors: Tensors, dtype: torch.dtype) -> None:
         units = {unit.key: unit for _, _, message in connection.outgoing(self.rank) for unit in message.units}
-        self.snapshots[version] = {key: tensors.of(unit).to(dtype, copy=True).contiguous() for key, unit in units.items()}
+        self.snapshots[version] = {key: tensors.of(unit).to(encodings.wire_dtype(unit, dtype), copy=True).contiguous() for key, unit in units.items()}
 
 
 class Tensors:

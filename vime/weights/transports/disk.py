@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime.errors import RunError, UserError
-from vime.weights.encodings import WHOLE, capacity, header_bytes, payload_bytes, read_header, region
+from vime.weights.encodings import WHOLE, capacity, header_bytes, payload_bytes, read_header, region, wire_dtype
 from vime.weights.plan import STAGE, Message, aligned
 
 if TYPE_CHECKING:
@@ -131,11 +131,12 @@ def named_tensors(message: Message, buffer: torch.Tensor, dtype: torch.dtype) ->
     counts, _ = read_header(message, buffer)
     offset, result = header_bytes(message), {}
     for unit, count in zip(message.units, counts, strict=True):
+        own = wire_dtype(unit, dtype)
         if count == WHOLE:
-            result[unit.key] = region(buffer, offset, dtype, unit.extent)
+            result[unit.key] = region(buffer, offset, own, unit.extent)
         else:
             result[f"{unit.key}.positions"] = region(buffer, offset, torch.int32, (count,))
-            result[f"{unit.key}.values"] = region(buffer, offset + aligned(4 * count), dtype, (count,))
+            result[f"{unit.key}.values"] = region(buffer, offset + aligned(4 * count), own, (count,))
         offset += payload_bytes(unit, count, dtype.itemsize)
     return result
 
