@@ -41,8 +41,8 @@ class ImageBatch:
             )
         if len(self.patches) != self.patch_counts.sum():
             raise ValueError(f"{len(self.patches)} patches for images of {self.patch_counts.tolist()[:8]}")
-        counts = self.patch_counts[self.image] // self.merge**2
-        if ((self.image >= 0) & (self.feature >= counts)).any() or self.image.max(initial=-1) >= len(self.grids):
+        inside = self.image >= 0
+        if self.image.max(initial=-1) >= len(self.grids) or (self.feature[inside] >= self.patch_counts[self.image[inside]] // self.merge**2).any():
             raise ValueError("a token is part of an image that is not there")
 
     @property
