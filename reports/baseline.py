@@ -20,6 +20,7 @@ from reports.claims import Claim
 from reports.errors import ReportError, UnreadableRun
 from reports.model import Run
 from reports.readers import How, read_run, read_runs
+from reports.readers.base import Reading
 from reports.store import Blob
 
 FILE = "baseline.json"
@@ -109,7 +110,7 @@ def load_baseline(source: Sequence[Path | Run] | Path | Run | None, format: How 
         if isinstance(item, Run):
             runs.append(item)
         elif (item / FILE).is_file():
-            runs += read_folder(item)
+            runs += read_folder(item, format.cache if isinstance(format, Reading) else None)
             folder = str(item)
         elif item.exists() or "#" in item.name or ":/" in str(item):
             runs += read_runs([item], format)
@@ -133,12 +134,12 @@ def read_provenance(folder: Path) -> Provenance:
     return found
 
 
-def read_folder(folder: Path) -> list[Run]:
-    """The runs of a baseline folder, in order of their seeds, each held to the hash it was recorded with."""
+def read_folder(folder: Path, cache: Path | None = None) -> list[Run]:
+    """The runs of a baseline folder, in order of their seeds, each held to the hash it was recorded with. `cache`: a folder of parsed curves."""
     runs = []
     for entry in sorted(read_provenance(folder).runs, key=lambda entry: entry.seed):
         try:
-            run = read_run(folder / entry.path)
+            run = read_run(folder / entry.path, Reading(cache=cache))
         except UnreadableRun as error:
             raise ReportError(f"{error}: the baseline is damaged: restore it from git") from None
         if slim_sha(run) != entry.slim_sha:

@@ -23,6 +23,7 @@ StepOption = Annotated[
 ]
 NameOption = Annotated[list[str] | None, typer.Option("--name", help="OURS=THEIRS: the file's name of a metric; may be repeated.", show_default=False)]
 NamesOption = Annotated[Path | None, typer.Option("--names", help="A TOML file that extends the table of metric names.", show_default=False)]
+CacheOption = Annotated[Path | None, typer.Option("--cache", help="Folder of parsed curves: made where it is not there, safe to delete.", show_default=False)]
 FormatOption = Annotated[str | None, typer.Option("--format", help="Force a reader instead of choosing by content.", show_default=False)]
 
 
@@ -69,6 +70,7 @@ def judge(
     step: StepOption = None,
     name: NameOption = None,
     names: NamesOption = None,
+    cache: CacheOption = None,
 ) -> None:
     """Judge runs against a baseline.
 
@@ -80,6 +82,7 @@ def judge(
     from reports.baseline import load_baseline
     from reports.judge import judge as judge_runs
     from reports.readers import read_runs
+    from reports.readers.names import resolve_metric
     from reports.rules import labelled, resolve
     from reports.show import print_verdict
 
@@ -89,9 +92,11 @@ def judge(
         "alpha": alpha, "max_seeds": max_seeds, "spread": spread, "trajectory": trajectory,
         "paired": paired or None, "pooled": bool(pool) or None,
     }  # fmt: skip
-    how = reading(format, step, name or [], names)
+    how = reading(format, step, name or [], names, cache)
     candidates = labelled(read_runs(runs, how), candidate_label or [], "--candidate-label")
     base = labelled(load_baseline(baseline, how)[0], baseline_label or [], "--baseline-label") if baseline else []
+    if metric:
+        given["metric"] = resolve_metric(metric, [*candidates, *base])
     reward = {"reward_id": reward_id, "reward_range": reward_range}
     held: Held = resolve(
         candidates,
@@ -103,6 +108,7 @@ def judge(
         base,
         {name: value for name, value in reward.items() if value is not None},
     )
+    resolve_metric(held.rule.metric, [*candidates, *base])  # an ambiguous one is an error with the choices
     against = base if baseline_label else baseline or ([held.baseline] if held.baseline else None)
     family = pool or (_family(held) if held.rule.pooled else [])
     verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, how, family)
@@ -117,14 +123,14 @@ def judge(
     raise typer.Exit(verdict.outcome.exit_code)
 
 
-def reading(format: str | None, step: str | None, names: Sequence[str], table: Path | None) -> Reading:
+def reading(format: str | None, step: str | None, names: Sequence[str], table: Path | None, cache: Path | None = None) -> Reading:
     """What the command line says about the files. Raises ReportError for a --name without its equals sign."""
     from reports.readers.base import Reading
 
     said = [name.partition("=") for name in names]
     if wrong := [f"--name {ours}" for ours, equals, theirs in said if not (ours and equals and theirs)]:
         raise ReportError(f"{wrong[0]}: OURS=THEIRS is wanted, such as rollout/reward_mean=score")
-    return Reading(format, step, {ours: theirs for ours, _, theirs in said}, table)
+    return Reading(format, step, {ours: theirs for ours, _, theirs in said}, table, cache)
 
 
 def _family(held: Held) -> list[Path]:

@@ -45,9 +45,9 @@ def names(extra: Path | None = None) -> Names:
     steps, book = base["steps"], base["bookkeeping"]
     return Names(
         ours,
-        tuple(more.get("steps", {}).get("names", [])) + tuple(steps["names"]),
+        tuple(name.lower() for name in [*more.get("steps", {}).get("names", []), *steps["names"]]),
         tuple(steps["counts"]),
-        frozenset([*book["names"], *more.get("bookkeeping", {}).get("names", [])]),
+        frozenset(name.lower() for name in [*book["names"], *more.get("bookkeeping", {}).get("names", [])]),
         tuple(book["clocks"]),
         tuple(book["runs"]),
     )
