@@ -285,7 +285,8 @@ def test_record_refuses_where_replace_is_meant_and_replace_asks_for_reason_and_a
     runs = [str(path) for path in foreign(tmp_path)]
     (tmp_path / "where.yaml").write_text("".join(f'{name}: "{value}"\n' for name, value in CLAIM.model_dump().items() if isinstance(value, str)))
     (tmp_path / "rule.yaml").write_text(
-        "sided: two\nplanned_steps: 100\nwindows: {first: 5, last: 25}\ndelta: {first: 0.1, last: 0.03, whole: 0.025}\ndelta_reason: x\nexactness: {weight_digests: false}\n"
+        "sided: two\nplanned_steps: 100\nwindows: {first: 5, last: 25}\ndelta: {first: 0.1, last: 0.03, whole: 0.025}\n"
+        "delta_reason: x\nexactness: {weight_digests: false}\n"
     )
     said = ["--recipe", str(tmp_path / "rule.yaml"), "--provenance", str(tmp_path / "where.yaml"), "--as", "gpu", "-o", str(tmp_path / "b")]
     assert CliRunner().invoke(app, ["baseline", "record", *runs, *said]).exit_code == 0
