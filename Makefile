@@ -30,9 +30,10 @@ test-all: .venv/.installed ## run the tests, the slow ones too, then the smoke t
 	@$(BIN)/python -m tests --slow $(ARGS)
 	@$(BIN)/pytest -m cpu_e2e
 
-lint: .venv/.installed ## check style, format and types
+lint: .venv/.installed ## check style, format, types and the matrix's declarations
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/python -m matrix check
 	@$(BIN)/mypy
 
 format: .venv/.installed ## mend what can be mended of style and format
