@@ -55,14 +55,17 @@ class PackedGatedDeltaNet(megatron_gdn.GatedDeltaNet):
         if self.cp_group is not None:
             rows = gather_from_sequence_parallel_region(rows, group=self.cp_group)
         parts = [self._bucket(rows, bucket) for bucket in plan]
-        return parts[0] if len(parts) == 1 else move_rows(torch.cat(parts), None, torch.cat([bucket.queries.tokens_N for bucket in plan]), tokens)
+        if len(parts) == 1:
+            return parts[0]
+        order = [bucket.queries.tokens_N for bucket in plan if bucket.queries.tokens_N is not None]  # each has them, where there are several
+        return move_rows(torch.cat(parts), None, torch.cat(order), tokens)
 
     def _plan(self, packed_seq_params: PackedSeqParams) -> list[Bucket]:
         """Made once a micro-batch: all layers share it, attention layers too."""
         plan = getattr(packed_seq_params, "_vime_buckets", None)
         if plan is None:
             plan = buckets(packed_seq_params.cu_seqlens_q, *((self.cp_group.rank(), self.cp_group.size()) if self.cp_group else ()))
-            packed_seq_params._vime_buckets = plan  # type: ignore[attr-defined]
+            packed_seq_params._vime_buckets = plan
         return plan
 
     def _bucket(self, rows: torch.Tensor, bucket: Bucket) -> torch.Tensor:

@@ -67,7 +67,7 @@ def slab_layer(decoder: Decoder, index: int, hf: str) -> dict[str, Rule]:
     rules |= router_rules(decoder, hf)
     shape, base = (routed.ffn, decoder.hidden), f"{hf}mlp.experts."
     for number in range(routed.count):
-        fused = {"fc1": ("gate_up_proj", Stack(("gate", "up"), shape)), "fc2": ("down_proj", Columns("down", shape[::-1]))}
+        fused: dict[str, tuple[str, Rule]] = {"fc1": ("gate_up_proj", Stack(("gate", "up"), shape)), "fc2": ("down_proj", Columns("down", shape[::-1]))}
         for linear, (name, rule) in fused.items():
             slab = Slab(base + name, routed.count, number, rule, transposed=True)
             rules[f"mlp.experts.{number}.linear_{linear}.weight"] = OfExpert(slab)

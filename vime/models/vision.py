@@ -35,7 +35,7 @@ class VisionTower(torch.nn.Module):
 
     def __init__(self, vision_config: Mapping[str, Any]):
         super().__init__()
-        self.module = hugging_face_tower(vision_config)
+        self.module: Any = hugging_face_tower(vision_config)
         for parameter in self.module.parameters():
             # Megatron averages such gradients over tensor-parallel ranks: they are equal already, up to kernels whose order of summation varies
             parameter.average_gradients_across_tp_domain = True  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from vime.data.images import ImageProcessor
+    from vime.data.images import Image, ImageProcessor
     from vime.data.sample import Prompt
 
 
@@ -75,11 +75,11 @@ class Picked:
 def image_batch(prompts: Sequence[Prompt], lengths: Sequence[int], processor: ImageProcessor) -> ImageBatch | None:
     """The images of samples that answer `prompts` and are `lengths` tokens long; each image is cut into patches once. None when there are none."""
     numbers: dict[str, int] = {}
-    images = []
-    for image in (image for prompt in prompts for image in prompt.images):
-        if image.digest not in numbers:
-            numbers[image.digest] = len(images)
-            images.append(image)
+    images: list[Image] = []
+    for one in (one for prompt in prompts for one in prompt.images):
+        if one.digest not in numbers:
+            numbers[one.digest] = len(images)
+            images.append(one)
     if not images:
         return None
     laid_out: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
@@ -92,7 +92,7 @@ def image_batch(prompts: Sequence[Prompt], lengths: Sequence[int], processor: Im
         rest = positions[:, -1:] + np.arange(answer)
         parts.append((np.concatenate([positions[:, :-1], rest], axis=1), _longer(image, length, -1), _longer(feature, length, 0)))
     positions, image, feature = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
-    grids = np.array([image.grid for image in images], np.int64)
+    grids = np.array([one.grid for one in images], np.int64)
     return ImageBatch(processor.patches(images), grids, processor.merge, positions, image, feature)
 
 
