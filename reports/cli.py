@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="""Read training runs, judge them against a baseline, draw them. docs/verdict.md explains the rule.
 
-    A run is a vime run directory or a JSONL file of {"step": 3, "metrics": {"rollout/reward_mean": 0.41}}.""",
+    A run is a vime run directory, or a file or URL in any format that docs/readers.md lists.""",
 )
 app.add_typer(baseline_app, name="baseline")
 
