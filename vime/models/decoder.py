@@ -134,7 +134,7 @@ def mtp_rules(decoder: Decoder, index: int, hf: str, layer: LayerRules) -> Rules
 
 def mtp_aliases(decoder: Decoder) -> dict[str, str]:
     """The second names of embedding and head that checkpoints give to an MTP layer."""
-    out = {}
+    out: dict[str, str] = {}
     head = f"{decoder.prefix}embed_tokens.weight" if decoder.tied else decoder.head
     for index in range(decoder.layers, decoder.layers + decoder.mtp):
         hf = f"{decoder.prefix}layers.{index}."
@@ -177,8 +177,9 @@ def latent_rules(decoder: Decoder, hf: str) -> Rules:
     attention, hidden = decoder.attention, decoder.hidden
     assert isinstance(attention, Latent)
     hf, own = f"{hf}self_attn.", "self_attention."
-    down = Whole if has_transformer_engine() else Rows  # TransformerEngine's layers hold the down-projections on every tensor-parallel rank
-    query, rules = attention.heads * (attention.nope + attention.rope), {}
+    down: type[Whole] | type[Rows] = Whole if has_transformer_engine() else Rows  # TransformerEngine's layers hold the down-projections on every tensor-parallel rank
+    query = attention.heads * (attention.nope + attention.rope)
+    rules: Rules = {}
     if attention.q_rank is None:
         rules[f"{own}linear_q_proj.weight"] = Rows(f"{hf}q_proj.weight", (query, hidden))
     else:

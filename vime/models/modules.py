@@ -66,7 +66,7 @@ def with_bias(linear: type) -> type:
     if linear.__name__ == "WithBias":
         return linear
 
-    class WithBias(linear):  # type: ignore[misc, valid-type]
+    class WithBias(linear):
         def __init__(self, *args: Any, bias: bool, **kwargs: Any):
             super().__init__(*args, bias=True, **kwargs)
 
