@@ -137,3 +137,19 @@ def test_context_parallelism_with_images_is_refused():
 
     with pytest.raises(UserError, match="model with images is not supported"), simulated(BY_NAME["qwen3-vl"].config, {"context": 2}, 0):
         pass
+
+
+def test_a_resumed_run_is_bit_exact(model, tmp_path):
+    """Tower, gated delta net and experts are in a checkpoint."""
+    _, directory = model
+    processor = pictures.processor_of(directory)
+    batch = pictures.batch_of(pictures.prompts_of(processor), processor)
+    with one_rank(config_of(directory, train={"lr": 1e-3})) as actor:
+        actor.train(batch, 0)
+        actor.save(str(tmp_path / "step-1"), {})
+        expected = actor.train(batch, 1)
+        weights = {name: parameter.detach().clone() for name, parameter in actor.trained.model.named_parameters()}
+    with one_rank(config_of(directory, train={"lr": 1e-3})) as actor:
+        actor.load(str(tmp_path / "step-1"))
+        assert actor.train(batch, 1) == expected
+        assert all(torch.equal(weights[name], parameter) for name, parameter in actor.trained.model.named_parameters())
