@@ -100,9 +100,13 @@ class CpuPlatform:
         apply()
 
     def bootstrap_vllm(self) -> None:
-        from vime.platforms.cpu_vllm import rotate_every_head
+        from vime.platforms.cpu_torchvision import stand_in_for_torchvision
+        from vime.platforms.cpu_vllm import expand_by_requests, rotate_every_head, route_by_sigmoid
 
+        stand_in_for_torchvision()
         rotate_every_head()
+        route_by_sigmoid()
+        expand_by_requests()
 
     def before_weight_reload(self, model: Any) -> None:
         from vime.platforms.cpu_vllm import forget_moe_prepack

@@ -15,6 +15,7 @@ from vllm.platforms import current_platform
 from vime.errors import RunError
 from vime.platforms import registry
 from vime.weights.connection import Connection
+from vime.weights.encodings import wire_dtype
 from vime.weights.plan import STAGE, Box
 from vime.weights.receiver import Received, WeightReceiver
 
@@ -160,11 +161,18 @@ class WorkerMethods:
 
 
 def held(model: Any, receiver: WeightReceiver) -> dict[str, str]:
-    """As `WorkerMethods.vime_held`, of one model. A draft model calls its layer `mtp_block`, which no checkpoint does."""
+    """As `WorkerMethods.vime_held`, of one model. A draft model calls its layer `mtp_block`, which no checkpoint does; a vision-language model says by a mapper
+    of its own how it calls the checkpoint's tensors. A tensor that vLLM keeps in a wider dtype than it was sent in is compared in the dtype it was sent in."""
     tensors = {name.replace(".mtp_block.", "."): parameter for name, parameter in model.named_parameters()}
-    digest = receiver.platform.tensor_digest
-    readable = [unit for unit in receiver.units() if unit.name in tensors and tuple(tensors[unit.name].shape) == unit.shape]
-    return {unit.key: digest(tensors[unit.name].data[unit.slices]) for unit in readable}
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    if receiver.connection is None:
+        return {}
+    digest, sent, out = receiver.platform.tensor_digest, getattr(torch, receiver.connection.dtype), {}
+    for unit in receiver.units():
+        found = tensors.get(unit.name if mapper is None else mapper._map_name(unit.name))
+        if found is not None and tuple(found.shape) == unit.shape:
+            out[unit.key] = digest(found.data[unit.slices].to(wire_dtype(unit, sent)))
+    return out
 
 
 platform().bootstrap_vllm()
