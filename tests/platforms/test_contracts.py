@@ -108,3 +108,10 @@ def test_keys_are_found_however_a_block_is_asked() -> None:
 def test_a_folder_without_metadata_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="no METADATA or PKG-INFO"):
         identity(tmp_path)
+
+
+def test_the_page_of_platforms_has_the_table_of_today() -> None:
+    from vime.platforms.table import into
+
+    page = Path(__file__).parents[2] / "docs" / "platforms.md"
+    assert page.read_text() == into(page), "run: python -m vime.platforms.table --into docs/platforms.md"

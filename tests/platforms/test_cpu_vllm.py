@@ -93,6 +93,47 @@ def test_moe_layers_are_packed_again_after_a_reload(mixture_engine: EngineChild,
     assert without > 1e-2, OBSOLETE
 
 
+def choose(_: Any, mended: bool) -> Any:
+    """(weights, experts) of four tokens over eight experts with a correction bias; the assertion's name where vLLM refuses."""
+    from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
+
+    wrapper = CPURouter._compute_routing
+    assert getattr(wrapper, "routes_by_sigmoid", False), "the engine's process was not bootstrapped"
+    original = next(cell.cell_contents for cell in wrapper.__closure__ if getattr(cell.cell_contents, "__name__", "") == "_compute_routing")
+    generator = torch.Generator().manual_seed(0)
+    logits, bias = torch.randn(4, 8, generator=generator), torch.randn(8, generator=generator)
+    router = CPURouter(2, 8, scoring_func="sigmoid", e_score_correction_bias=bias, renormalize=True)
+    try:
+        return logits, bias, *(wrapper if mended else original)(router, torch.zeros(4, 1), logits, None)
+    except AssertionError:
+        return "refused"
+
+
+def test_sigmoid_routing_without_groups(dense_engine: EngineChild) -> None:
+    logits, bias, weights, experts = dense_engine.run(choose, True)
+    chosen = (logits.sigmoid() + bias).topk(2).indices
+    assert torch.equal(experts.long().sort().values, chosen.sort().values)
+    expected = logits.sigmoid().gather(1, experts.long())
+    torch.testing.assert_close(weights, expected / expected.sum(-1, keepdim=True))
+    assert dense_engine.run(choose, False) == "refused", OBSOLETE
+
+
+def expand(_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A temperature for each drafted token of three requests with 2, 0 and 1 of them: by vLLM's CPU kernel, and by the mend."""
+    from vllm.v1.sample import rejection_sampler
+
+    given, cumulated = torch.tensor([0.5, 0.7, 0.0]), torch.tensor([2, 2, 3], dtype=torch.int32)
+    by_kernel = torch.full((3,), -1.0)
+    rejection_sampler._expand(by_kernel, given, cumulated, 0, 1)
+    return by_kernel, rejection_sampler.expand_batch_to_tokens(given, cumulated, 3, replace_from=0, replace_to=1)
+
+
+def test_drafted_tokens_are_sampled_at_their_requests_temperature(dense_engine: EngineChild) -> None:
+    by_kernel, mended = dense_engine.run(expand)
+    assert mended.tolist() == [0.5, 0.5, 1.0]
+    assert by_kernel.tolist() != mended.tolist(), OBSOLETE
+
+
 def sleep_changes_nothing(_: Any) -> bool:
     """Whether vLLM's CPU worker keeps its memory when told to sleep."""
     worker = STATE["engine"]._adapter._engine.model_executor.driver_worker.worker

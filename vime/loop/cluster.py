@@ -65,12 +65,13 @@ class Cluster:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
         remove_left_scratch()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))  # Ray's sockets need a short path
-        resources = {} if self.platform.ray_resource == "CPU" else {self.platform.ray_resource: float(devices)}
+        resource = self.platform.ray_resource
         try:
             _init(
                 address="local",
-                num_cpus=max(devices, 1) if self.platform.ray_resource == "CPU" else None,
-                resources=resources or None,
+                num_cpus=max(devices, 1) if resource == "CPU" else None,
+                num_gpus=devices if resource == "GPU" else None,  # the two resources that Ray wants by name
+                resources={resource: float(devices)} if resource not in ("CPU", "GPU") else None,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
                 _node_ip_address=LOOPBACK,
