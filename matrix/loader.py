@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -321,16 +321,19 @@ class _Reader:
         return any(name in self.untyped.get(folder, ()) for folder, name in named) or not self.matrix.modes.slots
 
     def _unknown(self, cell: Cell, cell_id: CellId) -> Iterator[tuple[str, str]]:
-        for at, folder, name, known in (
+        named: list[tuple[str, str, str, Mapping[str, Any]]] = [
             ("id", "models", cell_id.model, self.matrix.models),
             ("id", "hardware", cell_id.hardware, self.matrix.hardware),
             ("recipe", "recipes", cell.recipe, self.matrix.recipes),
-            *([("framework", "frameworks", cell.framework, self.matrix.frameworks)] if cell.framework else []),
-        ):
+        ]
+        if cell.framework:
+            named.append(("framework", "frameworks", cell.framework, self.matrix.frameworks))
+        for at, folder, name, known in named:
             if name not in known and name not in self.untyped.get(folder, ()):
                 yield at, f"{folder}/{name}.yaml is not declared{nearest(name, known)}"
-        for field_name, named, vocabulary in (("tiers", cell.tiers, self.matrix.tiers), ("tags", cell.tags, self.matrix.tags)):
-            for name in named:
+        lists: tuple[tuple[str, list[str], tuple[str, ...]], ...] = (("tiers", cell.tiers, self.matrix.tiers), ("tags", cell.tags, self.matrix.tags))
+        for field_name, names, vocabulary in lists:
+            for name in names:
                 if name not in vocabulary:
                     yield field_name, f"no {field_name[:-1]} '{name}'{nearest(name, vocabulary)}"
 

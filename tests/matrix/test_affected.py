@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.affected import UNKNOWN, affected, changed_paths, compiled, read_selection, selection_problems
@@ -99,6 +99,7 @@ def test_no_path_at_all_selects_nothing():
     assert affected(MATRIX, []).lines() == ["nothing changed: no cell is selected"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["vime/loop/x.py", "docs/a.md", "weird", "vime/models/llama.py", "tests/a/b.py"]), max_size=5))
 def test_more_changes_never_select_less(paths: list[str]):
     assert cells(*paths[:-1]) <= cells(*paths)

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.cell_id import CellId
@@ -240,6 +240,7 @@ RULES = load(ROOT).modes
 NAMES = sorted(RULES.settings)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))
 def test_canonical_order_is_one_whatever_order_a_mode_is_written_in(names: list[str]):
     forms = {RULES.canonical(CellId("m", "h", tuple(order))) for order in (names, names[::-1], sorted(names))}
@@ -248,6 +249,7 @@ def test_canonical_order_is_one_whatever_order_a_mode_is_written_in(names: list[
     assert RULES.canonical(canonical) == canonical
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))
 def test_a_mode_without_a_fault_composes_without_a_contradiction(names: list[str]):
     cell = RULES.canonical(CellId("m", "h", tuple(names)))
@@ -261,6 +263,7 @@ def test_a_mode_without_a_fault_composes_without_a_contradiction(names: list[str
             assert lookup_in(composed.values, key) == value  # what a setting says holds whatever stands beside it
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))
 def test_a_mode_is_accepted_exactly_when_each_rule_holds(names: list[str]):
     cell = RULES.canonical(CellId("m", "h", tuple(names)))

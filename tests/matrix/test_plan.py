@@ -222,6 +222,7 @@ def test_a_vocabulary_that_is_padded_is_noted():
     assert vocabulary_note(model("qwen3-8b"), Layout(tensor=4)) is None
 
 
+@settings(deadline=None)
 @given(pipeline=st.integers(1, 12), layers=st.integers(1, 96), first=st.none() | st.integers(1, 20), last=st.none() | st.integers(1, 20))
 def test_stages_hold_every_layer_once_or_are_refused(pipeline: int, layers: int, first: int | None, last: int | None):
     layout = Layout(pipeline=pipeline, first_stage=first, last_stage=last)
