@@ -1,4 +1,4 @@
-"""Mends of vLLM's CPU build: of wrong results, and of one refusal. `tests/platforms/test_cpu_vllm.py` fails when the installed vLLM no longer needs one."""
+"""Mends of vLLM's CPU build: three for wrong results, one for a refusal. `tests/platforms/test_cpu_vllm.py` fails when one is no longer needed."""
 
 from __future__ import annotations
 
