@@ -10,7 +10,7 @@ from typing import Any
 from matrix.architecture import Architecture, UnknownArchitecture, read_architecture
 from matrix.declarations import Tier
 from matrix.divisibility import layout_faults, vocabulary_note
-from matrix.layout import Layout, read_layout
+from matrix.layout import Layout, malformed_sizes, read_layout
 from matrix.loader import DeclaredCell, Matrix, collector_paused
 from matrix.memory import EngineMemory, TrainerMemory, engine_memory, trainer_memory
 from matrix.memory_fit import memory_faults
@@ -84,10 +84,15 @@ class Planner:
         """One cell. Faults carry the place of the value to change."""
         matrix = self.matrix
         composed = compose_cell(matrix, cell)
+        missing, here = lacking(matrix, cell), cell.declared.where("id")
+        malformed = list(malformed_sizes(composed.values))
+        if malformed:  # planned as if the cell said nothing, so that the plan still shows it
+            faults = [Problem(composed.where(key, here), f"{cell}: {message}") for key, message in malformed]
+            layout = Layout()
+            work = read_workload({}, matrix.vime, self._utilization(cell), can_release=False)
+            return PlannedCell(cell, layout, work, *_cost(cell, layout), faults=tuple(faults), lacking=tuple(missing))
         layout = read_layout(composed.values, matrix.vime)
         work = read_workload(composed.values, matrix.vime, self._utilization(cell), can_release=cell.hardware.value.platform != "cpu")
-        missing = lacking(matrix, cell)
-        here = cell.declared.where("id")
         found: list[tuple[tuple[str, ...], str]] = [*_machine(cell, layout, composed.values), *_needs(matrix, cell, composed.values)]
         notes, trainer, engine = caveats(matrix, cell), None, None
         try:

@@ -294,3 +294,13 @@ def test_more_devices_than_the_machines_have_are_refused_on_the_cell_s_line(tree
     assert "6 devices are 2 nodes of 4 cpu; 1 are declared" in str(fault)
     assert f":{line_of(tree, CELLS, 'config:')}: " in str(fault)
     assert Planner(load(tree)).cell(load(tree).cell(CELL)).faults == ()
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "2.5", "two", "true", "null", "[2]"])
+def test_a_size_that_is_no_size_is_a_fault_and_no_traceback(tree: Path, size: str):
+    edit(tree, CELLS, "    tiers: [smoke, nightly]\n", f"    tiers: [smoke, nightly]\n    config: {{parallel: {{tensor: {size}}}}}\n")
+    faults = Planner(load(tree)).cell(load(tree).cell("qwen3-4b.cpu.non-colocate")).faults
+    (fault,) = faults
+    assert "parallel.tensor is" in str(fault)
+    assert "a whole number above 0 is wanted" in str(fault)
+    assert f":{line_of(tree, CELLS, 'config:')}: " in str(fault)
