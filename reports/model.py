@@ -132,7 +132,7 @@ class Run:
         digest = hashlib.sha256()
         digest.update(np.ascontiguousarray(self.steps, dtype="<i8").tobytes())
         for name in sorted(self.curves):
-            digest.update(name.encode() + b"\0")
+            digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
             digest.update(np.ascontiguousarray(self.curves[name].steps, dtype="<i8").tobytes())
             digest.update(np.ascontiguousarray(self.curves[name].values, dtype="<f8").tobytes())
         return digest.hexdigest()

@@ -77,8 +77,8 @@ def _store(place: Path, entry: Entry) -> None:
     """Written beside its place and moved there: another process sees a whole entry or none."""
     try:
         data = encode(entry)
-    except (OverflowError, TypeError):
-        return  # a manifest with a number of more than 64 bits: read anew each time
+    except (OverflowError, TypeError, UnicodeEncodeError):
+        return  # a manifest with a number of more than 64 bits, a name with half a character: read anew each time
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{place.name}.{os.getpid()}.{time.monotonic_ns()}")
     partial.write_bytes(data)

@@ -14,7 +14,7 @@ from typing import Any
 
 from reports.errors import UnreadableRun
 from reports.model import NoteKind, Run
-from reports.readers.base import Reading, Source
+from reports.readers.base import Reading, Source, as_step
 from reports.readers.console_lines import ANSI, bar_of, dict_of, megatron_of, pairs_of
 from reports.readers.hf_trainer import SUMMARY
 from reports.readers.names import Names, names
@@ -24,7 +24,7 @@ _LABELLED = re.compile(
     r"(?:^|[\s\]:|✨-])(?:global[ _]?step|train[ _]?step|step|rollout|iteration|perf|eval|passrate|train)[ =]?\s*(\d{1,15})\s*[:,-]?\s*(\{.*)$", re.I
 )
 _PAIRS = re.compile(r"(?:^|[\s\]>|)-])((?:global_)?step\s*:\s*\d+\s+(?:-\s+|\s).*)$", re.I)
-_MEGATRON = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)\s*\|(.*)$")
+_MEGATRON = re.compile(r"iteration\s+(\d{1,15})\s*/\s*(\d{1,15})\s*\|(.*)$")
 _ALMOST = re.compile(r"(?:global_)?step\s*:\s*\d+.*[:=]")
 STEP_KEYS = ("step", "global_step", "train/step", "rollout/step", "training/global_step", "eval/step")
 
@@ -57,6 +57,8 @@ class _Log:
         self.planned: set[int] = set()
 
     def line(self, number: int, text: str, ended: bool) -> None:
+        if not ("{" in text or "tep" in text or "TEP" in text or "iteration" in text or (" [" in text and "/" in text)):
+            return  # most lines of most logs
         if "\x1b" in text:
             text = ANSI.sub("", text)
         for part in text.split("\r") if "\r" in text else (text,):
@@ -80,6 +82,8 @@ class _Log:
         found = pairs_of(text, ended)
         if found is not None:
             self._add(found[0], found[1], number, text)
+        elif re.search(r"\S:\s*[-+]?\d", text.partition(" ")[2]):
+            self.table.notes.add(NoteKind.BROKEN_LINE, f"looks like a record and is none: {text.strip()[:60]!r}", self._at(number))
 
     def _dict(self, number: int, part: str, ended: bool) -> None:
         match = _LABELLED.search(part)
@@ -98,9 +102,9 @@ class _Log:
         """A dict without a label: its own step key, else the progress bar's count, else (if the caller says so) its position."""
         if "train_runtime" in values:
             values = {name: value for name, value in values.items() if name not in SUMMARY}
-        own = next((values[key] for key in STEP_KEYS if isinstance(values.get(key), float)), None)
-        if own is not None and own.is_integer() and self.how.step != "order":
-            self._add(int(own), values, number, "")
+        own = next((step for key in STEP_KEYS if isinstance(values.get(key), float) and (step := as_step(values[key])) is not None), None)
+        if own is not None and self.how.step != "order":
+            self._add(own, values, number, "")
         elif self.how.step == "order":
             self._add(len(self.table) + (not any(name.startswith("eval_") for name in values)), values, number, "")
         elif self.bars:

@@ -73,10 +73,10 @@ def apply(run: Run, how: Reading) -> Run:
     wanted: dict[str, list[str]] = {}
     for source in run.curves:
         target = table.get(source.lower())
-        if target is not None and target != source and target not in run.curves and target not in how.names:
+        if target is not None and target != source and target not in run.curves and how.names.get(target) not in run.curves:
             wanted.setdefault(target, []).append(source)
     wanted |= {target: [source] for target, source in how.names.items() if source in run.curves and source != target}
-    _all_found(run, how)
+    _all_found(run, how, wanted)
     aliases: dict[str, str] = {}
     ambiguous: dict[str, tuple[str, ...]] = {}
     for target, sources in wanted.items():
@@ -97,9 +97,10 @@ def ambiguous_words(target: str, sources: Sequence[str]) -> str:
     return f"{target} could be {' or '.join(map(repr, sources))}: say which with {choices}"
 
 
-def _all_found(run: Run, how: Reading) -> None:
+def _all_found(run: Run, how: Reading, wanted: Mapping[str, Sequence[str]]) -> None:
+    """A name that is given for several files must mean something in each: theirs, ours already, or another name of ours."""
     for target, source in how.names.items():
-        if source not in run.curves and target not in run.curves:
+        if source not in run.curves and target not in run.curves and target not in wanted:
             raise ReportError(f"--name {target}={source}: {run.path} holds no metric {source!r}; it has {', '.join(sorted(run.curves)[:12])}")
 
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +19,35 @@ from reports.readers.notes import Notes
 
 HEAD_BYTES = 65536  # how much of a file a reader may look at to recognise it
 BUFFER = 1 << 20
+DAMAGED = (EOFError, OSError, zlib.error)  # what decompressing raises
 _CUT_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)")  # a URL that was made a Path has lost a slash
 LONGEST_LINE = 1 << 26  # characters; a longer line is no record, and must not fill the memory
 LARGEST_DOCUMENT = 1 << 29  # bytes of one JSON document (a stream of lines has no limit)
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+class _Zstd(io.RawIOBase):
+    """zstd frames one behind the other, as bytes; damage is an OSError, as gzip's is."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        import zstandard
+
+        self._raw, self._error = raw, zstandard.ZstdError
+        self._stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return int(self._stream.readinto(buffer))
+        except self._error as error:
+            raise OSError(str(error)) from None
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class Source:
@@ -73,7 +98,10 @@ class Source:
         return [Source(f"{base}/{name}", self.trace) for name in names if name and name != self.path.name]
 
     def open_raw(self) -> IO[bytes]:
-        opened: IO[bytes] = self._fs.open(str(self.path), "rb") if self._fs else self.path.open("rb")
+        try:
+            opened: IO[bytes] = self._fs.open(str(self.path), "rb") if self._fs else self.path.open("rb")
+        except OSError as error:
+            raise UnreadableRun(self.path, f"cannot be opened ({error.strerror or error})") from None
         return opened
 
     def open(self) -> IO[bytes]:
@@ -84,9 +112,7 @@ class Source:
         if magic[:2] == GZIP:
             return gzip.open(raw, "rb")  # type: ignore[return-value]
         if magic == ZSTD:
-            import zstandard
-
-            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True), BUFFER)
+            return io.BufferedReader(_Zstd(raw), BUFFER)
         return raw
 
     @cached_property
@@ -95,7 +121,10 @@ class Source:
         if self.is_dir:
             return b""
         with self.open() as file:
-            return _read_upto(file, HEAD_BYTES)
+            try:
+                return _read_upto(file, HEAD_BYTES)
+            except DAMAGED as error:
+                raise UnreadableRun(self.path, f"the compressed file is damaged ({error})") from None
 
     @cached_property
     def encoding(self) -> str:
@@ -118,7 +147,7 @@ class Source:
             while True:
                 try:
                     text = stream.readline(LONGEST_LINE)
-                except (EOFError, OSError) as error:
+                except DAMAGED as error:
                     notes.add(NoteKind.TORN_LINE, f"the compressed file ends early ({error})", self.name)
                     return
                 if not text:
@@ -145,7 +174,7 @@ class Source:
         with self.open() as file:
             try:
                 data = _read_upto(file, LARGEST_DOCUMENT + 1)
-            except (EOFError, OSError):
+            except DAMAGED:
                 return None
         if len(data) > LARGEST_DOCUMENT:
             return None
@@ -174,11 +203,14 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 def _read_upto(file: IO[bytes], size: int) -> bytes:
+    """As much as there is of `size` bytes. Raises one of DAMAGED where nothing at all can be read."""
     parts: list[bytes] = []
     while size > 0:
         try:
             part = file.read(min(size, BUFFER))
-        except EOFError:
+        except DAMAGED:
+            if not parts:
+                raise
             break
         if not part:
             break

@@ -6,6 +6,7 @@ from reports.errors import UnreadableRun
 from reports.model import NoteKind, Run
 from reports.readers.base import Reading, Source
 from reports.readers.records import StepTable
+from reports.readers.source import DAMAGED
 from reports.readers.tfevents import BrokenRecord, masked_crc, records, scalars
 
 MARK = ".tfevents."
@@ -42,7 +43,7 @@ class TensorBoardReader:
                     time, step, found = scalars(record)
                     for tag, value in found:
                         table.add(step, {tag: value}, number, time)
-        except (BrokenRecord, EOFError) as error:
+        except (BrokenRecord, *DAMAGED) as error:
             table.notes.add(NoteKind.TORN_LINE, f"record {number + 1}: {error}; nothing behind it is read", file.name)
 
 
@@ -65,7 +66,7 @@ def _first_time(file: Source) -> float:
     try:
         with file.open() as stream:
             return scalars(next(records(stream), b""))[0]
-    except (BrokenRecord, EOFError):
+    except (BrokenRecord, *DAMAGED):
         return 0.0
 
 

@@ -343,7 +343,7 @@ def test_console_with_two_records_on_a_line_or_a_key_twice_drops_the_line_and_sa
     )
     run = read_run(write(tmp_path, text))
     assert run.curves[REWARD].steps.tolist() == [1]
-    assert run.notes_of(NoteKind.BROKEN_LINE)
+    assert [note.where for note in run.notes_of(NoteKind.BROKEN_LINE)] == ["curves.any:2", "curves.any:3", "curves.any:4"]
 
 
 def test_step_key_can_be_named_and_a_second_count_is_said(tmp_path):
@@ -396,3 +396,55 @@ def test_compressed_file_that_ends_early_gives_what_is_whole(tmp_path):
 
 def test_extra_metric_keeps_its_own_name(tmp_path):
     assert OTHER in read_run(write(tmp_path, SHAPES["csv"].write(VALUES))).curves
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\0" * 1000,
+        bytes(range(256)) * 20,
+        b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+        b"\xef\xbb\xbf",
+        b"\xff\xfe",
+        gzip.compress(b""),
+        b"\x1f\x8b" + bytes(range(200)),
+        b"\x28\xb5\x2f\xfd" + bytes(range(250)),
+        zstandard.compress(b"x")[:-3],
+        b"\n\n",
+        b"{",
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'"',
+        b'step,a\n1,"0.5\n2,0.6\n',
+        b'{"step": 99999999999999999999999, "metrics": {"a": 1.5}}\n',
+        b'{"step": 1, "metrics": {"a": 1' + b"0" * 400 + b"}}\n",
+        b"step,a\n-1,0.5\n",
+        b"[1,2]\n[3,4]\n",
+        b"1\n2\n3\n",
+        b"{}",
+        b"[]",
+        b"null",
+        b"step,a\n1.5,0.5\n2.5,0.6\n",
+        b'{"step":1,"metrics":[1,2]}\n',
+        b"step,a\n1," + b"9" * 200_000 + b"\n",
+        b"{'step': nan, 'loss': 0.5}\n",
+    ],
+)
+def test_what_holds_no_curve_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "any"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableRun) as error:
+        read_run(path)
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+    for name in readers():
+        with pytest.raises((UnreadableRun, ReportError)):
+            read_run(path, name)
+
+
+def test_a_file_nobody_may_read_and_half_a_character_in_a_name(tmp_path):
+    path = write(tmp_path, '{"step": 1, "metrics": {"\\ud800": 1.5}}\n')
+    assert len(read_run(path, Reading(cache=tmp_path / "cache")).sha) == 64
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(ReportError, match="loop"):
+        read_run(loop)
