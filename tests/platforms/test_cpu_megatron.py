@@ -74,7 +74,8 @@ class OneRank:
 @pytest.mark.parametrize("lengths", [[5, 1, 9, 3], [7], [4, 4, 4]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [16, 8])
-def test_rope_equals_megatrons_loop(lengths, dtype, width):
+@pytest.mark.parametrize("pairs", [False, True])
+def test_rope_equals_megatrons_loop(lengths, dtype, width, pairs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import megatron.core.models.common.embeddings.rope_utils as rope
@@ -84,7 +85,7 @@ def test_rope_equals_megatrons_loop(lengths, dtype, width):
     cu = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
     angles = torch.outer(torch.arange(max(lengths)).float(), 1.0 / 10000 ** (torch.arange(0, width, 2) / width))
     freqs = torch.cat((angles, angles), -1)[:, None, None, :]
-    got, want = cpu_megatron.rope_thd(t, cu, freqs), original(t, cu, freqs, cp_group=OneRank())
+    got, want = cpu_megatron.rope_thd(t, cu, freqs, pairs=pairs), original(t, cu, freqs, multi_latent_attention=pairs, cp_group=OneRank())
     assert torch.equal(got, want)
     weights = torch.randn(t.shape).to(dtype)
     assert torch.equal(torch.autograd.grad((got * weights).sum(), t)[0], torch.autograd.grad((want * weights).sum(), t)[0])

@@ -303,24 +303,28 @@ def _rope() -> None:
 
     @functools.wraps(original)
     def thd(t, cu_seqlens, freqs, rotary_interleaved=False, multi_latent_attention=False, mscale=1.0, cp_group=None):  # type: ignore[no-untyped-def]
-        if rotary_interleaved or multi_latent_attention or (cp_group is not None and cp_group.size() > 1):
+        if rotary_interleaved or (cp_group is not None and cp_group.size() > 1):
             return original(t, cu_seqlens, freqs, rotary_interleaved, multi_latent_attention, mscale, cp_group)
-        return rope_thd(t, cu_seqlens, freqs, mscale)
+        return rope_thd(t, cu_seqlens, freqs, mscale, pairs=multi_latent_attention)
 
     thd._vime_cpu = True  # type: ignore[attr-defined]
     utils._apply_rotary_pos_emb_thd = thd
 
 
-def rope_thd(t_THD: torch.Tensor, cu_seqlens: torch.Tensor, freqs: torch.Tensor, mscale: float = 1.0) -> torch.Tensor:
+def rope_thd(t_THD: torch.Tensor, cu_seqlens: torch.Tensor, freqs: torch.Tensor, mscale: float = 1.0, *, pairs: bool = False) -> torch.Tensor:
     """Rotary embedding of packed sequences, each counted from position 0.
 
     `t_THD` [T, heads, D]; `cu_seqlens` int32[B+1]; `freqs` [longest, 1, 1, R] with R ≤ D, its two halves equal; or [T, 1, 1, R], a row a token (M-RoPE, or
-    a pack of one sequence, where both mean the same). Returns [T, heads, D], bit for bit what
-    Megatron's per-sequence loop gives. cos and sin of each position are kept on `cu_seqlens`, since all layers of a micro-batch use the same.
+    a pack of one sequence, where both mean the same). `pairs`: neighbours turn together, and come out as two halves (latent attention). Returns
+    [T, heads, D], bit for bit what Megatron's per-sequence loop gives. cos and sin of each position are kept on `cu_seqlens`, since all layers of a
+    micro-batch use the same.
     """
     width = freqs.shape[-1]
     cos, sin = _positions(cu_seqlens, freqs, mscale, t_THD.dtype)
-    turned = _Rotate.apply(t_THD[..., :width], cos, sin)
+    turning = t_THD[..., :width]
+    if pairs:
+        turning = torch.cat((turning[..., 0::2], turning[..., 1::2]), dim=-1)
+    turned = _Rotate.apply(turning, cos, sin)
     return turned if width == t_THD.shape[-1] else torch.cat((turned, t_THD[..., width:]), dim=-1)
 
 
