@@ -32,6 +32,7 @@ def files(tmp_path_factory):
         "zeros": [0.0] * 100,
         "reproduced": reproduced,
         "drifting": [value + 0.004 for value in rewards(0)],
+        "sinking": [value - 0.004 for value in rewards(0)],
         "spiked": [value + (0.3 if step == 40 else 0.0) for step, value in enumerate(rewards(0))],
     }
     paths = {name: jsonl(root / f"{name}.jsonl", values) for name, values in made.items()}
@@ -105,6 +106,7 @@ EXACT = {"evidence": "exactness", "exactness": Exactness(weight_digests=False, t
     [
         ("reproduced", Outcome.PASS, "on 100 common steps"),
         ("drifting", Outcome.FAIL, "mean distance"),
+        ("sinking", Outcome.FAIL, "mean distance"),
         ("spiked", Outcome.FAIL, "(step 40)"),
         ("healthy1", Outcome.FAIL, "largest distance"),
         ("sparse", Outcome.PASS, "on 20 common steps of 20 and 100"),
@@ -133,3 +135,15 @@ def test_step_grids_are_intersected_and_too_few_common_steps_decide_nothing(file
     odd.write_text("\n".join(lines) + "\n")
     few = judge([odd], [files["sparse"]], rule(), VOUCHED)
     assert few.outcome is Outcome.INCONCLUSIVE and "too few to compare" in few.headline
+
+
+def test_few_common_steps_decide_nothing_though_both_windows_hold_some(tmp_path):
+    def every(name, seed, stride):
+        lines = [json.dumps({"step": step, "metrics": {"rollout/reward_mean": rewards(seed)[step]}}) for step in range(0, 100, stride)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return tmp_path / name
+
+    base = [every(f"{seed}.jsonl", seed, 3) for seed in range(4)]
+    found = judge([every("c.jsonl", 100, 5)], base, rule(), VOUCHED)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.headline == "the runs share 7 steps of rollout/reward_mean (20 in the sparsest): too few to compare"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from matrix.outcome import Outcome
 from reports.judge import judge
@@ -58,3 +59,14 @@ def test_what_chance_cannot_do_is_always_an_alarm():
 def test_healthy_cells_have_large_p_values():
     assert all(verdict(seed).alarm_p > 0.5 for seed in range(100, 110))
     assert judge([memory(100)], None, rule(), VOUCHED).alarm_p is None
+
+
+def test_p_value_of_a_cell_counts_its_chances():
+    """Four statistics at three looks: twelve chances to look bad by luck."""
+    found = verdict(101, plateau=0.87)
+    smallest = min(c.p_outside for c in found.comparisons)
+    assert len(found.comparisons) == 4 and found.looks == 3
+    assert found.alarm_p == pytest.approx(min(1.0, 12 * smallest))
+    last = next(c for c in found.comparisons if c.statistic == "last")
+    t = (-last.delta - last.difference) / last.se
+    assert last.p_outside == pytest.approx(stats.t.sf(t, last.df))
