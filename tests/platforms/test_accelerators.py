@@ -96,6 +96,14 @@ def test_an_option_that_breaks_the_platform_is_refused_by_name(config: Config) -
     assert line.startswith("vllm.enable_sleep_mode: False cannot be")
 
 
+def test_an_option_that_the_vendor_would_ignore_is_refused_with_the_nearest_name(config: Config) -> None:
+    chosen = replace(config, vllm={"additional_config": {"enable_cpu_bindings": True}})
+    assert PROVIDERS[1].preflight(chosen, {}, {"vllm-ascend": "0.23.0.post1", "vllm": "0.23.0"}) == [
+        "vllm.additional_config.enable_cpu_bindings: vllm-ascend 0.23.0.post1 reads no such option; did you mean enable_cpu_binding?"
+    ]
+    assert PROVIDERS[1].preflight(chosen, {}, {"vllm-ascend": "0.99"}) == []
+
+
 def test_options_within_a_block_are_joined(config: Config) -> None:
     chosen = replace(config, vllm={"additional-config": {"enable_cpu_binding": True}, "max-num-seqs": 8})
     assert launch.engine_options(PROVIDERS[1], chosen) == {"additional_config": {"weight_nz_mode": 0, "enable_cpu_binding": True}, "max_num_seqs": 8}

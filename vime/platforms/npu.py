@@ -6,8 +6,10 @@ torch_npu and vllm_ascend are imported inside methods only: without CANN's libra
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -45,7 +47,12 @@ class NpuPlatform(Accelerator):
     collective_backend = "hccl"
     weight_transports = ("ipc", "broadcast", "p2p", "disk")
     capabilities = frozenset({"sleep", "ipc", "graph", "mtp", "bf16"})
-    missing = MappingProxyType({"fp8": "A2 and A3 have no fp8 arithmetic; on A5 vLLM-Ascend's fp8 path is not declared here yet"})
+    missing = MappingProxyType(
+        {
+            "fp8": "A2 and A3 have no fp8 arithmetic; on A5 vLLM-Ascend's fp8 path is not declared here yet",
+            "delta-net-fp32": "nobody has shown vLLM-Ascend's gated delta net kernels in float32; bfloat16 is what they are used in",
+        }
+    )
     vendor_weight_engines = MappingProxyType({"ipc": "npu_ipc", "broadcast": "hccl"})
 
     def installed(self, have: Mapping[str, str]) -> bool:
@@ -97,7 +104,7 @@ class NpuPlatform(Accelerator):
                 f"vllm.additional_config.weight_nz_mode: {additional['weight_nz_mode']} changes the layout of weights that are updated while the engine "
                 "runs: set 0 or remove it"
             )
-        return problems + conflicts(model, packages)
+        return problems + unknown_options(additional, packages.get("vllm-ascend")) + conflicts(model, packages)
 
     # ---- bring-up -----------------------------------------------------------------------------------------------------------------------------------------
 
@@ -138,6 +145,20 @@ class NpuPlatform(Accelerator):
         cann = cann_home() or ""
         found = {name: read_version([path.format(cann=cann) for path in paths if cann or "{cann}" not in path]) for name, paths in VERSION_FILES.items()}
         return {name: version for name, version in found.items() if version}
+
+
+def unknown_options(additional: Mapping[str, Any], version: str | None) -> list[str]:
+    """Lines for keys of vLLM-Ascend's `additional_config` that this version does not read: it would ignore them in silence."""
+    path = Path(__file__).parent / "catalogues" / f"vllm-ascend-{version}.json"
+    if not path.is_file():
+        return []
+    known = json.loads(path.read_text(encoding="utf-8"))["options"]["additional_config"]
+    out = []
+    for key in additional:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            out.append(f"vllm.additional_config.{key}: vllm-ascend {version} reads no such option{f'; did you mean {near[0]}?' if near else ''}")
+    return out
 
 
 def clamp(value: float, low: int, high: int) -> int:
