@@ -92,6 +92,8 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         return _read(config, text, kind)
     except KeyError as error:
         raise UnknownArchitecture(f"the architecture of a '{kind}' needs '{error.args[0]}'") from None
+    except TypeError:
+        raise UnknownArchitecture(f"a size in the architecture of a '{kind}' is no whole number") from None
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

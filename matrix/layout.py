@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,29 +81,6 @@ def read_layout(config: Mapping[str, Any], vime: VimeSchema) -> Layout:
         engine_expert=bool(config.get("vllm", {}).get("enable_expert_parallel", False)),
         colocate=value(placement, ("placement", "mode")) == "colocate",
     )
-
-
-SIZES: tuple[Key, ...] = (
-    *(("parallel", axis) for axis in ("tensor", "pipeline", "context", "data", "expert", "expert_tensor")),
-    *(("rollout", name) for name in ("engines", "tensor_parallel", "prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")),
-    ("train", "max_tokens_per_microbatch"),
-    ("train", "optimizer_steps_per_rollout"),
-    ("megatron", "model", "num_layers_in_first_pipeline_stage"),
-    ("megatron", "model", "num_layers_in_last_pipeline_stage"),
-)
-
-
-def malformed_sizes(config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
-    """Sizes that are no whole numbers above 0: nothing can be worked out from them. (Everything else is `check`'s to say.)"""
-    for key in SIZES:
-        group: Any = config
-        for part in key[:-1]:
-            group = group.get(part) if isinstance(group, Mapping) else None
-        if not isinstance(group, Mapping) or key[-1] not in group or (group[key[-1]] is None and key[0] == "megatron"):
-            continue
-        node = group[key[-1]]
-        if not isinstance(node, int) or isinstance(node, bool) or node < 1:
-            yield key, f"{'.'.join(key)} is {node!r}: a whole number above 0 is wanted"
 
 
 def devices_needed(config: Mapping[str, Any], vime: VimeSchema) -> int:

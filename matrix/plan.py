@@ -10,8 +10,9 @@ from typing import Any
 from matrix.architecture import Architecture, UnknownArchitecture, read_architecture
 from matrix.declarations import Tier
 from matrix.divisibility import layout_faults, vocabulary_note
-from matrix.layout import Layout, malformed_sizes, read_layout
+from matrix.layout import Layout, read_layout
 from matrix.loader import DeclaredCell, Matrix, collector_paused
+from matrix.malformed import malformed
 from matrix.memory import EngineMemory, TrainerMemory, engine_memory, trainer_memory
 from matrix.memory_fit import memory_faults
 from matrix.prerequisites import caveats, lacking
@@ -85,9 +86,9 @@ class Planner:
         matrix = self.matrix
         composed = compose_cell(matrix, cell)
         missing, here = lacking(matrix, cell), cell.declared.where("id")
-        malformed = list(malformed_sizes(composed.values))
-        if malformed:  # planned as if the cell said nothing, so that the plan still shows it
-            faults = [Problem(composed.where(key, here), f"{cell}: {message}") for key, message in malformed]
+        wrong = list(malformed(composed.values))
+        if wrong:  # planned as if the cell said nothing, so that the plan still shows it
+            faults = [Problem(composed.where(key, here), f"{cell}: {message}") for key, message in wrong]
             layout = Layout()
             work = read_workload({}, matrix.vime, self._utilization(cell), can_release=False)
             return PlannedCell(cell, layout, work, *_cost(cell, layout), faults=tuple(faults), lacking=tuple(missing))

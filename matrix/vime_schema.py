@@ -93,6 +93,9 @@ class Catalogue:
 
     def unknown_options(self, block: str, values: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         """Options that this version does not have. A package with one section takes its options directly, one with several takes them by section."""
+        if not isinstance(values, Mapping):
+            yield (block,), f"{block}: {values!r} is not a mapping of options"
+            return
         if len(self.sections) == 1:
             yield from self._in_section((block,), next(iter(self.sections.values())), values)
             return

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.architecture import Architecture, read_architecture
+from matrix.checks import check
 from matrix.divisibility import layout_faults, vocabulary_note
 from matrix.layout import Layout
 from matrix.loader import ROOT, load
@@ -18,7 +19,7 @@ from matrix.memory_fit import memory_faults
 from matrix.plan import Planner
 from matrix.plan_text import as_data, lines
 from matrix.workload import Workload
-from tests.matrix.tree import CELL, CELLS, RECIPE, edit, line_of
+from tests.matrix.tree import CELL, CELLS, MODEL, RECIPE, edit, line_of
 
 MATRIX = load(ROOT)
 WORK = Workload(
@@ -304,3 +305,28 @@ def test_a_size_that_is_no_size_is_a_fault_and_no_traceback(tree: Path, size: st
     assert "parallel.tensor is" in str(fault)
     assert "a whole number above 0 is wanted" in str(fault)
     assert f":{line_of(tree, CELLS, 'config:')}: " in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("parallel: four", "parallel is 'four': a group of keys is wanted"),
+        ("vllm: four", "vllm is 'four': a group of keys is wanted"),
+        ("megatron: [1]", "megatron is [1]: a group of keys is wanted"),
+        ("megatron: {model: x}", "megatron.model is 'x': a group of keys is wanted"),
+        ("megatron: {optimizer: {optimizer_offload_fraction: lots}}", "a number between 0 and 1 is wanted"),
+        ("vllm: {gpu_memory_utilization: 9}", "vllm.gpu_memory_utilization is 9: a number between 0 and 1 is wanted"),
+        ("rollout: {dtype: int4}", "rollout.dtype is 'int4': one of float32, bfloat16, float16 is wanted"),
+    ],
+)
+def test_what_is_no_configuration_is_a_fault_of_plan_and_check_and_no_traceback(tree: Path, config: str, said: str):
+    edit(tree, CELLS, "    tiers: [smoke, nightly]\n", f"    tiers: [smoke, nightly]\n    config: {{{config}}}\n")
+    matrix = load(tree)
+    assert any(said in str(fault) for fault in Planner(matrix).cell(matrix.cell("qwen3-4b.cpu.non-colocate")).faults)
+    assert check(matrix)
+
+
+def test_an_architecture_that_is_no_architecture_is_not_estimated(tree: Path):
+    edit(tree, MODEL, "    hidden_size: 96", "    hidden_size: x")
+    planned = Planner(load(tree)).cell(load(tree).cell(CELL))
+    assert any("not estimated: a size in the architecture of a 'qwen3' is no whole number" in note for note in planned.notes)
