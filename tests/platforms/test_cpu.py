@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -154,3 +155,17 @@ def test_a_platform_is_found_by_the_type_of_its_devices() -> None:
     assert registry.for_device("npu").name == "npu"
     with pytest.raises(UserError, match="'xpu'"):
         registry.for_device("xpu")
+
+
+@pytest.mark.parametrize(
+    ("model", "rollout", "message"),
+    [
+        ({"linear_key_head_dim": 64, "linear_value_head_dim": 128}, "bfloat16", None),
+        ({"hidden_size": 64}, "float32", None),
+        ({"text_config": {"linear_key_head_dim": 64, "linear_value_head_dim": 64}}, None, "float32 cannot be served.*Set rollout.dtype: bfloat16"),
+        ({"linear_key_head_dim": 32, "linear_value_head_dim": 64}, "bfloat16", "linear_key_head_dim 32: .* heads of 64 or 128 alone"),
+    ],
+)
+def test_a_delta_net_that_the_engine_cannot_serve_is_refused_at_once(model, rollout, message, config):
+    problems = CpuPlatform().preflight(replace(config, rollout=replace(config.rollout, dtype=rollout)), model, {})
+    assert (problems == []) if message is None else re.search(message, "\n".join(problems))

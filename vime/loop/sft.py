@@ -23,7 +23,7 @@ from vime.training.images import image_batch
 def start_sft(resolved: Resolved, out: Path | None) -> Path:
     """Train, then write the Hugging Face directory `sft.output` (default: hf/ in the run directory). Returns that directory."""
     config = resolved.config
-    platform = prepare(config)
+    platform = prepare(config, serves=False)
     directory = run_path(config, out)
     output = Path(config.sft.output) if config.sft.output else directory / "hf"
     check_output(output)

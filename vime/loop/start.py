@@ -80,11 +80,11 @@ def check_unchanged(run: RunDir, given: Resolved) -> list[str]:
     )
 
 
-def prepare(config: Config) -> Platform:
-    """The platform, and the checks that need the installed packages but no device."""
+def prepare(config: Config, *, serves: bool = True) -> Platform:
+    """The platform, and the checks that need the installed packages but no device. `serves`: the run has engines."""
     platform = registry.get(config.platform)
     launch.check_outer(platform, config)
-    problems = check_pass_through(config) + platform.preflight(config, hf_config(config), packages())
+    problems = check_pass_through(config) + (platform.preflight(config, hf_config(config), packages()) if serves else [])
     if problems:
         raise UserError("\n".join(problems))
     if config.placement.ray_address is None:

@@ -103,5 +103,6 @@ class Platform(Protocol):
         """Versions of the vendor's stack (driver, CANN, torch_npu, …) for the manifest; absent parts are left out."""
 
 
-# sleep: engine and trainer give their memory back for each other; ipc: two processes share device memory; graph: captured execution in the engine
-CAPABILITIES = frozenset({"sleep", "ipc", "graph", "fp8", "mtp", "bf16"})
+# sleep: engine and trainer give their memory back for each other; ipc: two processes share device memory; graph: captured or compiled execution in the engine
+# delta-net-fp32: the engine serves gated delta net in float32, so that it can be compared with the trainer exactly
+CAPABILITIES = frozenset({"sleep", "ipc", "graph", "fp8", "mtp", "bf16", "delta-net-fp32"})

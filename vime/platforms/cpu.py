@@ -25,10 +25,13 @@ KV_CACHE_GIB = 1
 MISSING = MappingProxyType(
     {
         "sleep": "vLLM's CPU worker ignores sleep and wake-up: colocated trainer and engine both keep their memory",
-        "graph": "there are no device graphs on CPU; vLLM's compiled mode needs TorchDynamo and minutes of start-up, so the engine runs eagerly",
         "fp8": "vLLM's CPU build has no fp8 kernels",
+        "delta-net-fp32": "vLLM's CPU kernels of the gated delta net take bfloat16 alone (`CPU GDN attention requires BF16`), with heads of 64 or 128",
     }
 )
+
+
+DELTA_NET_HEADS = (64, 128)  # tried: 64, 128 (right); 32 (`Unexpected head dim size, 32`)
 
 
 def cores() -> int:
@@ -49,7 +52,7 @@ class CpuPlatform:
     visible_devices_variable: str | None = None
     collective_backend = "gloo"
     weight_transports: tuple[str, ...] = ("ipc", "broadcast", "p2p", "disk")
-    capabilities = frozenset({"ipc", "mtp", "bf16"})
+    capabilities = frozenset({"ipc", "graph", "mtp", "bf16"})  # graph: vLLM's compiled mode (TorchDynamo and Inductor); there are no device graphs
     missing: Mapping[str, str] = MISSING
     vendor_weight_engines: Mapping[str, str] = MappingProxyType({})  # vLLM's own transfer backends (nccl, ipc) have no CPU form
     relays_ipc = False
@@ -86,13 +89,15 @@ class CpuPlatform:
         variables["OMP_NUM_THREADS"] = str(threads(role, config))
         if role == "engine":
             variables |= engine_environment(config)
+            if compiled(config):
+                variables["TORCHDYNAMO_DISABLE"] = "0"
         return variables
 
     def engine_options(self, config: Any) -> dict[str, Any]:
-        return {}
+        return {"enforce_eager": True}  # unless the configuration says otherwise: compiling takes longer than a twin's whole run
 
     def preflight(self, config: Any, model: Mapping[str, Any], packages: Mapping[str, str]) -> list[str]:
-        return []
+        return delta_net_problems(config, model)
 
     def bootstrap_megatron(self) -> None:
         from vime.platforms.cpu_megatron import apply
@@ -168,6 +173,28 @@ COMMON = MappingProxyType(
         "KMP_BLOCKTIME": "0",  # the same for Intel's OpenMP where it is preloaded
     }
 )
+
+
+def delta_net_problems(config: Any, model: Mapping[str, Any]) -> list[str]:
+    """What vLLM's CPU kernels of the gated delta net refuse, told before an engine starts (vLLM itself says so at the first request)."""
+    text = {**model, **(model.get("text_config") or {})}
+    if "linear_key_head_dim" not in text:
+        return []
+    out, dtype = [], config.rollout.dtype or config.model.dtype
+    if dtype != "bfloat16":
+        out.append(f"rollout.dtype: {dtype} cannot be served: {MISSING['delta-net-fp32']}. Set rollout.dtype: bfloat16")
+    widths = {key: text.get(key) for key in ("linear_key_head_dim", "linear_value_head_dim")}
+    served = " or ".join(map(str, DELTA_NET_HEADS))
+    return out + [
+        f"config.json: {key} {width}: vLLM's CPU build serves gated delta net with heads of {served} alone"
+        for key, width in widths.items()
+        if width not in DELTA_NET_HEADS
+    ]
+
+
+def compiled(config: Any) -> bool:
+    """Whether the engine is to run in vLLM's compiled mode."""
+    return any(key.replace("-", "_") == "enforce_eager" and value is False for key, value in config.vllm.items())
 
 
 def threads(role: Role, config: Any) -> int:

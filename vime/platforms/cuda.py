@@ -26,7 +26,7 @@ class CudaPlatform(Accelerator):
     device_nodes = "nvidia[0-9]*"
     collective_backend = "nccl"
     weight_transports = ("ipc", "broadcast", "p2p", "disk")
-    capabilities = frozenset({"sleep", "ipc", "graph", "fp8", "mtp", "bf16"})
+    capabilities = frozenset({"sleep", "ipc", "graph", "fp8", "mtp", "bf16", "delta-net-fp32"})
     missing: Mapping[str, str] = MappingProxyType({})
     vendor_weight_engines = MappingProxyType({"ipc": "ipc", "broadcast": "nccl"})
 
