@@ -91,7 +91,7 @@ class Catalogue:
         self.version: str = content["version"]
         self.sections: dict[str, dict[str, Any]] = content["sections"]
 
-    def unknown_options(self, block: str, values: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+    def unknown_options(self, block: str, values: Any) -> Iterator[tuple[Key, str]]:
         """Options that this version does not have. A package with one section takes its options directly, one with several takes them by section."""
         if not isinstance(values, Mapping):
             yield (block,), f"{block}: {values!r} is not a mapping of options"
