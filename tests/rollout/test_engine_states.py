@@ -328,12 +328,20 @@ def test_a_sequence_may_hold_prompt_answer_and_one_scored_id(config: Config) -> 
         UserError, match=r"vllm.max_model_len: 31 is less than rollout.max_prompt_tokens \+ max_response_tokens = 16 \+ 16: answers would be cut"
     ):
         engine_spec(shorter, config.model.path, load_weights=False)
-    assert engine_spec(config, config.model.path, load_weights=False).eager is ("graph" in registry.get("cpu").missing)
+    assert engine_spec(config, config.model.path, load_weights=False).options["enforce_eager"] is True  # on CPU, unless asked otherwise
 
 
-def test_graph_execution_is_refused_where_the_platform_lacks_it(config: Config) -> None:
+def test_compiled_execution_on_cpu_is_a_choice(config: Config) -> None:
     graph = replace(config, vllm={"enforce-eager": False})
-    with pytest.raises(UserError, match=r"vllm.enforce_eager: false is not possible on cpu: there are no device graphs on CPU.* Remove it."):
+    assert engine_spec(graph, config.model.path, load_weights=False).options["enforce_eager"] is False
+    environments = [registry.get("cpu").environment("engine", one)["TORCHDYNAMO_DISABLE"] for one in (config, graph)]
+    assert environments == ["1", "0"]
+
+
+def test_graph_execution_is_refused_where_the_platform_lacks_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.get("cpu"), "missing", {"graph": "it captures nothing"})
+    graph = replace(config, vllm={"enforce-eager": False})
+    with pytest.raises(UserError, match=r"vllm.enforce_eager: false is not possible on cpu: it captures nothing. Remove it."):
         engine_spec(graph, config.model.path, load_weights=False)
 
 
