@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.models.families import architecture
 from vime.config.tree import ParallelConfig
 from vime.errors import UserError
 from vime.models.base import tied
@@ -74,3 +75,50 @@ def test_a_missing_size_is_named():
 def test_unknown_family_names_the_known_ones():
     with pytest.raises(UserError, match=r"dir/config.json: model_type 'mamba'.*qwen3"):
         family_for({"model_type": "mamba"}, "dir/config.json")
+
+
+def test_a_model_that_is_known_and_cannot_be_trained_says_why():
+    with pytest.raises(UserError, match=r"glm_moe_dsa' is not supported: .*index_topk"):
+        family_for(architecture("glm-5"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("glm-4.7-flash", {"attention_bias": True}, "attention_bias True"),
+        ("glm-4.7-flash", {"rope_interleave": False}, "rope_interleave False"),
+        ("glm-4.7-flash", {"mlp_layer_types": ["dense", "sparse"]}, "mlp_layer_types names 2 layers, num_hidden_layers is 47"),
+        ("glm-4.7-flash", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope type 'linear' is not supported with latent attention"),
+        ("deepseek-v3", {"scoring_func": "softmax"}, "scoring_func 'softmax'"),
+        ("deepseek-v3", {"norm_topk_prob": False}, "norm_topk_prob False"),
+        ("deepseek-v3", {"num_experts_per_tok": 4}, "4 / 4, which must be 2"),
+        ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq 2"),
+        ("minimax-m2.5", {"attn_type_list": [0, *[1] * 61]}, "attn_type_list holds layers that are not full attention"),
+        ("minimax-m2.5", {"qk_norm_type": "per_head"}, "qk_norm_type 'per_head'"),
+        ("llama-3", {"mlp_bias": True}, "mlp_bias true with attention_bias false"),
+        ("qwen3-30b-a3b", {"num_experts": None}, "num_local_experts is missing"),
+    ],
+)
+def test_what_a_family_does_not_support_is_refused_and_named(name, changes, said):
+    config = {**architecture(name), **changes}
+    with pytest.raises(UserError) as refusal:
+        family_for(config).check_layout(config, ParallelConfig())
+    assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "said"),
+    [
+        ("qwen3-30b-a3b", {"tensor": 8}, "parallel.tensor 8 does not divide the model's 4 key/value heads"),
+        ("qwen3-30b-a3b", {"expert": 3}, "parallel.expert 3 does not divide the model's experts (128)"),
+        ("qwen3-30b-a3b", {"expert_tensor": 5}, "parallel.expert_tensor 5 does not divide the model's experts' intermediate size (768)"),
+        ("qwen3-30b-a3b", {"tensor": 2}, "parallel.tensor 2 with routed experts needs parallel.sequence_parallel: true"),
+        ("glm-4.7-flash", {"tensor": 8, "sequence_parallel": True}, "parallel.tensor 8 does not divide the model's attention heads (20)"),
+        ("qwen3-32b", {"expert": 2}, "the model has no experts"),
+    ],
+)
+def test_layouts_that_do_not_divide_are_refused_with_the_numbers(name, parallel, said):
+    config = architecture(name)
+    with pytest.raises(UserError) as refusal:
+        family_for(config).check_layout(config, ParallelConfig(**parallel))
+    assert said in str(refusal.value)

@@ -61,7 +61,7 @@ def facts(hf_config: HfConfig, family: str) -> dict[str, Any]:
 
 def experts(hf_config: HfConfig) -> dict[str, Any]:
     """The routed experts and the layers that have them."""
-    count = setting(hf_config, "num_experts", setting(hf_config, "num_local_experts", 0))  # transformers 5 writes the second name
+    count = setting(hf_config, "num_experts", None) or need(hf_config, "num_local_experts")  # transformers 5 writes the second name
     layers = need(hf_config, "num_hidden_layers")
     step, dense = setting(hf_config, "decoder_sparse_step", 1), set(setting(hf_config, "mlp_only_layers", None) or ())
     routed = Experts(
@@ -71,7 +71,7 @@ def experts(hf_config: HfConfig) -> dict[str, Any]:
         score="softmax",
         normalise=setting(hf_config, "norm_topk_prob", False),
     )
-    return {"experts": routed, "sparse": tuple(index not in dense and count > 0 and (index + 1) % step == 0 for index in range(layers))}
+    return {"experts": routed, "sparse": tuple(index not in dense and (index + 1) % step == 0 for index in range(layers))}
 
 
 def refuse_other(hf_config: HfConfig, family: str, **only: Any) -> None:

@@ -27,8 +27,8 @@ FAMILIES: list[Family] = [
 ]
 # model types known well enough to say why they cannot be trained
 REFUSED = {
-    "glm_moe_dsa": "its sparse attention (an indexer that picks index_topk keys a query) has no counterpart in Megatron-Core's local layers, and training it "
-    "as full attention would differ from the engine on every sequence longer than index_topk",
+    "glm_moe_dsa": "Megatron-Core 0.16 has its sparse attention (an indexer picks index_topk keys a query) for CUDA in bfloat16 and without packed sequences "
+    "alone; full attention in its place would differ from the engine on every sequence longer than index_topk",
 }
 
 
