@@ -170,3 +170,24 @@ def test_speculation_and_an_option_of_the_same_meaning_exclude_each_other(model:
         engine_arguments(engine_spec(config, str(model), load_weights=False), "x")
     with pytest.raises(UserError, match="vLLM 0.23 cannot update a draft model's weights"):
         Adapter().start(engine_spec(settings(model), str(model), load_weights=False))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_compiled_engine_follows_updates_of_model_and_draft(trainer: Any, model: Path) -> None:
+    """Compiled code must not keep old weights: both transactions, then the log-probs and the accept length."""
+    config = dataclasses.replace(settings(model), vllm={"enforce_eager": False})
+    child = EngineChild(config)
+    sync = sync_of(trainer, child, config)
+    sync.push(0)
+    results, untrained = rollout(child, 0)
+    assert gap(trainer, results) < 1e-5
+    for step in range(25):
+        trainer.train(batch(results), step)
+    report = sync.push(1)
+    assert report.held_check is not None and report.held_check.largest_gap < 1e-5
+    results, updated = rollout(child, 1)
+    assert gap(trainer, results) < 1e-5
+    assert updated > untrained + 0.1
+    sync.close()
+    child.close()
