@@ -122,3 +122,9 @@ def test_layouts_that_do_not_divide_are_refused_with_the_numbers(name, parallel,
     with pytest.raises(UserError) as refusal:
         family_for(config).check_layout(config, ParallelConfig(**parallel))
     assert said in str(refusal.value)
+
+
+def test_a_yarn_factor_below_one_is_refused():
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 0.5}
+    with pytest.raises(UserError, match=r"scaled by 0\.5 is not supported"):
+        Qwen3().megatron_config({**architecture("qwen3-8b"), "rope_scaling": scaling}, ParallelConfig(), {})

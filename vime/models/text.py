@@ -174,6 +174,8 @@ def mtp_spec(built: Built, spec: Any) -> Any:
 def grouped_values(decoder: Decoder) -> dict[str, Any]:
     attention = decoder.attention
     assert isinstance(attention, GroupedQuery)
+    if decoder.rope.scale < 1.0:
+        raise UserError(f"config.json: a rotary embedding whose cos and sin are scaled by {decoder.rope.scale:g} is not supported: only factors from 1 up are")
     return {
         "num_query_groups": attention.kv_heads,
         "kv_channels": attention.head_dim,
