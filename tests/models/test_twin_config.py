@@ -13,10 +13,12 @@ from tests.models.families import LLAMA_3_2, MODELS, architecture
 from vime.models.decoder import Latent
 from vime.models.registry import REFUSED, family_for
 from vime.models.twin_config import twin_config
+from vime.models.vision_twin import nested_twin
 
 PUBLISHED = sorted(file.stem for file in MODELS.glob("*.yaml"))
 NOT_HERE = (*REFUSED, "qwen3_omni_moe")
 TEXT = [name for name in PUBLISHED if "text_config" not in architecture(name) and architecture(name)["model_type"] not in NOT_HERE]
+NESTED = ["qwen3-vl-8b", "qwen3-vl-30b-a3b", "qwen3.5-27b", "qwen3.5-35b-a3b"]
 BY_HAND = ["qwen3-4b"]  # written before the function; its recorded baselines keep its wording
 FLAGS = [
     "tie_word_embeddings",
@@ -53,6 +55,30 @@ def test_the_matrix_holds_the_twin_that_the_function_makes(name):
         (one.ratio, one.model, one.twin, one.reason) for one in made.deviations
     ]
     assert held.get("keeps", []) == list(made.keeps)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_the_matrix_holds_the_twin_of_a_nested_model(name):
+    made, held = nested_twin(architecture(name)), declared(name)["twin"]
+    assert held["config"] == made.config
+    assert [(one["ratio"], one["model"], one["twin"], one["reason"]) for one in held["deviations"]] == [
+        (one.ratio, one.model, one.twin, one.reason) for one in made.deviations
+    ]
+    assert held.get("keeps", []) == list(made.keeps)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_nested_twin_keeps_class_flags_and_both_kinds_of_layers(name):
+    model, twin = architecture(name), nested_twin(architecture(name)).config
+    assert twin["architectures"] == model["architectures"] and twin["model_type"] == model["model_type"]
+    for part in ("text_config", "vision_config"):
+        assert twin[part].keys() >= model[part].keys()
+        same = [key for key, value in model[part].items() if isinstance(value, bool | str) and key not in ("dtype",)]
+        assert {key: twin[part][key] for key in same} == {key: model[part][key] for key in same}
+    assert set(twin["text_config"].get("layer_types") or ()) == set(model["text_config"].get("layer_types") or ())
+    assert bool(twin["vision_config"].get("deepstack_visual_indexes")) == bool(model["vision_config"].get("deepstack_visual_indexes"))
+    alone = nested_twin(model, sees=False).config
+    assert alone["model_type"] == model["text_config"]["model_type"] and "vision_config" not in alone
 
 
 @pytest.mark.parametrize("name", TEXT)

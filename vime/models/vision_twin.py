@@ -66,6 +66,8 @@ def nested_twin(hf_config: Mapping[str, Any], *, sees: bool = True) -> Twin:
 def _text(published: Mapping[str, Any]) -> dict[str, Any]:
     text = twin_config(published).config
     text["num_hidden_layers"] = LAYERS
+    if "intermediate_size" not in published:  # every layer has experts
+        del text["intermediate_size"]
     if "layer_types" in text:
         text["layer_types"] = published["layer_types"][:LAYERS]
         text.update(LINEAR_HEADS)
