@@ -88,6 +88,7 @@ class Rows:
     _ended: bool = True
     _line: int = 0
     _decimals: set[int] = field(default_factory=set)
+    _before: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
         """(line number, cells), as many as the header has."""
@@ -117,7 +118,11 @@ class Rows:
             if not self.good and not self._ended:
                 self._break(NO_LINE_END)  # the only row, and cut somewhere: nothing shows that its cells stand where they should
                 continue
+            if not self._ended and not self._alike(cells):
+                self._break("the last line has no line end and is not written as the one before it")
+                continue
             self.good += 1
+            self._before = cells
             yield self._line, self._whole(cells)
         if too_many(self.broken, self.good):
             raise UnreadableRun(self.source.path, f"{self.broken} of {self.good + self.broken} rows do not have the {len(self.header)} columns of the header")
@@ -133,6 +138,10 @@ class Rows:
     def _break(self, words: str) -> None:
         self.broken += 1
         self.notes.add(NoteKind.BROKEN_LINE if self._ended else NoteKind.TORN_LINE, words, f"{self.source.name}:{self._line}")
+
+    def _alike(self, cells: list[str]) -> bool:
+        """Whether decimal signs stand in the same columns as in the row before: a cut row may have as many cells as the header by chance."""
+        return all(not old or not new or ("." in old) == ("." in new) for old, new in zip(self._before[:-1], cells[:-1]))
 
     def _whole(self, cells: list[str]) -> list[str]:
         """The cells; the last one emptied where the file stops in it, unless every row so far wrote it with the same number of decimals."""
