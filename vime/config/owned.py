@@ -39,6 +39,7 @@ MEGATRON: dict[str, dict[str, str]] = {
         **dict.fromkeys(_ARCHITECTURE_FIELDS, _ARCHITECTURE),
         **dict.fromkeys(("params_dtype", "pipeline_dtype", "bf16", "fp16", "autocast_dtype", "enable_autocast"), _DTYPE),
         **dict.fromkeys(("hidden_dropout", "attention_dropout"), _DROPOUT),
+        **dict.fromkeys(("mtp_num_layers", "mtp_loss_scaling_factor"), "is train.mtp's: the layers come from config.json, their loss is vime's own"),
         "virtual_pipeline_model_parallel_size": "is not supported: a pipeline stage holds one model chunk",
         "calculate_per_token_loss": "is set: vime weighs every token itself, so gradients are summed, not averaged",
         "variable_seq_lengths": "is set by the pipeline: packed micro-batches differ in length",
