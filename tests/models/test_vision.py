@@ -14,10 +14,13 @@ from tests.models.families import BY_NAME, CASES, Case
 from tests.models.megatron import config_of
 from tests.training.ranks import one_rank
 from vime.errors import UserError
+from vime.models.vision import Deepstack
+from vime.models.vision_family import VisionFamily
 from vime.training.batch import TrainBatch, pack
 from vime.training.forward import inputs
 from vime.training.images import image_batch
 
+CAUGHT = 2e-3
 SEEING = [case for case in CASES if case.sees]
 
 
@@ -153,3 +156,45 @@ def test_a_resumed_run_is_bit_exact(model, tmp_path):
         actor.load(str(tmp_path / "step-1"))
         assert actor.train(batch, 1) == expected
         assert all(torch.equal(weights[name], parameter) for name, parameter in actor.trained.model.named_parameters())
+
+
+def exchanged(rules: dict[str, Any], one: str, other: str) -> dict[str, Any]:
+    """Two tensors of the tower in each other's place."""
+    first, second = (f"vision.module.{name}" for name in (one, other))
+    return {**rules, first: rules[second], second: rules[first]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("deepstack_merger_list.0.linear_fc2.weight", "deepstack_merger_list.1.linear_fc2.weight"),
+        ("merger.linear_fc2.weight", "deepstack_merger_list.0.linear_fc2.weight"),
+        ("blocks.0.attn.qkv.weight", "blocks.1.attn.qkv.weight"),
+        ("blocks.0.norm1.weight", "blocks.0.norm2.weight"),
+    ],
+)
+def test_tensors_of_the_tower_exchanged_show(one, other, dense, monkeypatch):
+    original = VisionFamily.tower_rules
+    monkeypatch.setattr(VisionFamily, "tower_rules", lambda self, hf_config: exchanged(original(self, hf_config), one, other))
+    assert gap(dense) > CAUGHT
+
+
+def test_axes_of_the_rotary_embedding_in_runs_show(dense, monkeypatch):
+    """Qwen2-VL's order, in which each axis has a run of frequencies."""
+    monkeypatch.setattr("vime.models.mrope._axes", lambda count, sections: torch.repeat_interleave(torch.arange(3), torch.tensor(sections)))
+    assert gap(dense) > CAUGHT
+
+
+def test_deepstack_features_one_layer_late_show(dense, monkeypatch):
+    original = Deepstack.add
+    monkeypatch.setattr(Deepstack, "add", lambda self, hidden, layer: original(self, hidden, layer - 1) if layer else hidden)
+    assert gap(dense) > CAUGHT
+
+
+def gap(directory: Path) -> float:
+    """Largest difference from Hugging Face's logits, with pictures."""
+    processor = pictures.processor_of(directory)
+    prompts, theirs = pictures.prompts_of(processor), pictures.reference(directory, BY_NAME["qwen3-vl"].config)
+    with one_rank(config_of(directory)) as actor, torch.no_grad():
+        ours = forward(actor, prompts, processor)
+        return max(float((mine - pictures.logits(theirs, prompt, processor)).abs().max()) for mine, prompt in zip(ours, prompts, strict=True))
