@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.ranks import random_batch
-from vime.training.batch import TrainBatch, pack
+from vime.training.batch import PAD_ID, TrainBatch, pack
 
 CPU = torch.device("cpu")
 
@@ -70,10 +70,10 @@ def test_packed_rows_stand_one_before_their_targets_and_never_cross_a_sample():
 
 def test_padding_is_a_sequence_of_its_own():
     batch = TrainBatch.of([[4, 5, 6]], [[0, 1, 1]])
-    micro = pack(batch, [0], CPU, multiple=4, pad_id=9)
+    micro = pack(batch, [0], CPU, multiple=4)
     assert micro.cu_seqlens.tolist() == [0, 3, 4]
     assert micro.positions_T.tolist() == [0, 1, 2, 0]
-    assert micro.ids_T.tolist() == [4, 5, 6, 9]
+    assert micro.ids_T.tolist() == [4, 5, 6, PAD_ID]
 
 
 def test_no_samples_pack_to_padding_alone():

@@ -106,6 +106,22 @@ def skip_draft(_: Any, skip: bool) -> None:
     LayerwiseLoader.load = load if skip else LayerwiseLoader.whole
 
 
+def break_draft(_: Any) -> None:
+    """The next load into the draft stops half-way."""
+    from vime.rollout.vllm_compat.worker import LayerwiseLoader
+
+    whole = LayerwiseLoader.load
+
+    def load(self: Any, tensors: Any) -> None:
+        if not type(self.model).__name__.endswith("MTP"):
+            return whole(self, tensors)
+        LayerwiseLoader.load = whole
+        whole(self, tensors[: len(tensors) // 2])
+        raise RunError("weight sync", "the draft broke")
+
+    LayerwiseLoader.load = load
+
+
 def test_a_draft_that_is_updated_follows_the_model_and_one_that_is_not_is_noticed(trainer: Any, engine: EngineChild, model: Path) -> None:
     sync = sync_of(trainer, engine, settings(model))
     report = sync.push(0)
@@ -142,6 +158,13 @@ def test_a_draft_that_is_updated_follows_the_model_and_one_that_is_not_is_notice
     engine.run(skip_draft, False)
     sync.push(4)
     assert gap(trainer, rollout(engine, 4)[0]) < 1e-5
+
+    engine.run(break_draft)
+    with pytest.raises(RunError, match="the draft broke"):
+        sync.push(5)
+    assert engine.call("state").result(9, "") == ("dirty", -1)
+    assert sync.push(6).held_check.largest_gap < 1e-5
+    assert gap(trainer, rollout(engine, 6)[0]) < 1e-5
     sync.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vime.config.tree import Config
+from vime.training.context import pack_multiple, padded
 
 Problem = tuple[str, str]  # the key at fault, and what to change
 SEEDS = 2**32
@@ -91,7 +92,8 @@ def _batches(config: Config) -> list[Problem]:
         )
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     limit, ranks = config.train.max_tokens_per_microbatch, config.parallel.context
-    if limit * ranks < longest:
+    unit = pack_multiple(config.parallel.tensor if config.parallel.sequence_parallel else 1, ranks)
+    if limit * ranks // unit * unit < padded(longest, ranks):
         over = f" on each of {ranks} context-parallel ranks" if ranks > 1 else ""
         out.append(
             (

@@ -7,8 +7,10 @@ the same number of (query, key) pairs under the causal mask. This is the order M
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def padded(length: int, cp_size: int) -> int:
@@ -23,6 +25,8 @@ def pack_multiple(multiple: int, cp_size: int) -> int:
 
 def local_rows(sizes: np.ndarray, cp: int, cp_size: int) -> np.ndarray:
     """Positions in the whole pack of the tokens that rank `cp` holds, in its order: int64[T / cp_size]. `sizes`: the sequences' padded lengths."""
+    import numpy as np
+
     starts = np.cumsum(sizes) - sizes
     if cp_size == 1:
         return np.arange(int(sizes.sum()))
@@ -34,6 +38,8 @@ def local_rows(sizes: np.ndarray, cp: int, cp_size: int) -> np.ndarray:
 
 def gathered_rows(sizes: np.ndarray, cp_size: int) -> np.ndarray:
     """Where each position of the whole pack stands when the ranks' shares are put end to end: int64[T]."""
+    import numpy as np
+
     order = np.concatenate([local_rows(sizes, cp, cp_size) for cp in range(cp_size)])
     out = np.empty_like(order)
     out[order] = np.arange(len(order))

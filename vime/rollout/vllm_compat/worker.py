@@ -144,9 +144,11 @@ class WorkerMethods:
         self.vime_receiver.abort()
         if self.vime_draft_receiver is not None:
             self.vime_draft_receiver.abort()
-        engine = self.weight_transfer_engine  # its model is the one that the open update is for
-        with set_current_vllm_config(self.vllm_config):
-            finalize_layerwise_reload(engine.model, getattr(engine, "model_config", self.vllm_config.model_config))
+        with set_current_vllm_config(self.vllm_config):  # of both models: vLLM forgets which one the update was for where it failed itself
+            finalize_layerwise_reload(self.model_runner.model, self.vllm_config.model_config)
+            draft = self.get_draft_model() if self.vllm_config.speculative_config is not None else None
+            if draft is not None:
+                finalize_layerwise_reload(draft, self.vllm_config.speculative_config.draft_model_config)
         self._weight_update_active = False
 
     def vime_layout(self) -> dict[str, Box] | None:
