@@ -1,7 +1,7 @@
 """The layers of a hybrid model (gated delta net and gated attention), of Megatron's local modules and vime's own.
 
-Megatron-Core builds such layers with TransformerEngine alone. Where TransformerEngine is installed its core attention is used inside them; the linears stay
-the local ones, because it has neither a packed gated delta net nor a norm that is zero-centred in one place and plain in another.
+Megatron-Core builds such layers with TransformerEngine alone. Where TransformerEngine is installed its core attention and its grouped experts are used inside
+them; the other linears stay the local ones, because it has neither a packed gated delta net nor a norm that is zero-centred in one place and plain in another.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def mtp_block_spec(built: Built) -> ModuleSpec | None:
 
 def _layer(built: Built, mixer: ModuleSpec) -> ModuleSpec:
     experts = built.megatron.num_moe_experts
-    mlp = get_mlp_module_spec_for_backend(BACKEND, num_experts=experts, moe_grouped_gemm=bool(experts) and built.megatron.moe_grouped_gemm)
+    backend = _transformer_engine() if experts and built.core_attention is None else BACKEND  # its grouped experts need no norm of their own
+    mlp = get_mlp_module_spec_for_backend(backend, num_experts=experts, moe_grouped_gemm=bool(experts) and built.megatron.moe_grouped_gemm)
     parts = TransformerLayerSubmodules(
         input_layernorm=ZeroCentredRMSNorm,
         self_attention=mixer,
@@ -84,7 +85,7 @@ def _attention(built: Built) -> ModuleSpec:
         params={"attn_mask_type": AttnMaskType.causal},
         submodules=SelfAttentionSubmodules(
             linear_qkv=BACKEND.column_parallel_linear(),
-            core_attention=built.core_attention or _transformer_engine_attention(),
+            core_attention=built.core_attention or _transformer_engine().core_attention(),
             linear_proj=BACKEND.row_parallel_linear(),
             q_layernorm=ZeroCentredRMSNorm,
             k_layernorm=ZeroCentredRMSNorm,
@@ -92,7 +93,7 @@ def _attention(built: Built) -> ModuleSpec:
     )
 
 
-def _transformer_engine_attention() -> Any:
-    from megatron.core.extensions.transformer_engine import TEDotProductAttention
+def _transformer_engine() -> Any:
+    from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
 
-    return TEDotProductAttention
+    return TESpecProvider()
