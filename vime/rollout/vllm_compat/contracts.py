@@ -52,7 +52,7 @@ WORKER = "vllm.v1.worker.gpu_worker.Worker"
 REMOTE = "collective_rpc"
 # Attributes read from vLLM's objects by expression, for which a syntax tree gives no type: (where the adapters read them, the class that must have them).
 ATTRIBUTES = {
-    "vllm.outputs.RequestOutput": ("request_id", "finished", "outputs", "prompt_logprobs"),
+    "vllm.outputs.RequestOutput": ("request_id", "finished", "outputs", "prompt_logprobs", "prompt_token_ids"),
     "vllm.outputs.CompletionOutput": ("token_ids", "logprobs", "finish_reason"),
     "vllm.logprobs.FlatLogprobs": ("logprobs", "start_indices", "end_indices"),
     "vllm.v1.engine.output_processor.OutputProcessor": ("request_states", "external_req_ids"),
