@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vime.config.tree import Config, DataConfig, Dtype, ModelConfig
 from vime.errors import UserError
@@ -119,7 +119,7 @@ def _dtype_of(hf_config: dict[str, Any]) -> Dtype:
     found = (hf_config.get("text_config") or {}).get("dtype") or hf_config.get("dtype") or hf_config.get("torch_dtype") or "bfloat16"
     if found not in ("float32", "bfloat16"):
         raise UserError(f"config.json: dtype {found!r} is none vime trains in: give --dtype float32 or bfloat16")
-    return found
+    return cast(Dtype, found)
 
 
 def _check_target(out: Path, mark: str, what: str) -> None:

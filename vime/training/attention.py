@@ -147,13 +147,13 @@ class PackedAttention(MegatronModule):
         tokens, parts = query.shape[0], [self._bucket(query, key, value, bucket) for bucket in plan]
         if len(parts) == 1:
             return parts[0].reshape(tokens, -1)
-        order = torch.cat([bucket.queries.tokens_N for bucket in plan])
+        order = torch.cat([rows_N for bucket in plan if (rows_N := bucket.queries.tokens_N) is not None])  # with several buckets none is the whole pack
         return move_rows(torch.cat(parts), None, order, tokens).reshape(tokens, -1)
 
     def _bucket(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bucket: Bucket) -> torch.Tensor:
         """Attention of one bucket's sequences: [N, heads, E], rows in the order of its queries."""
         q, k, v = bucket.queries.lay_out(query), bucket.keys.lay_out(key), bucket.keys.lay_out(value)
-        options = {"scale": self.softmax_scale, "enable_gqa": q.shape[1] != k.shape[1]}
+        options: dict[str, Any] = {"scale": self.softmax_scale, "enable_gqa": q.shape[1] != k.shape[1]}
         if bucket.query_positions_BQ is None:
             return bucket.queries.flatten(scaled_dot_product_attention(q, k, v, is_causal=True, **options))
         parts = []

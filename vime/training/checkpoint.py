@@ -123,7 +123,9 @@ def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[
     if meta["model"] != fingerprint(trained):
         raise UserError(f"{path}: holds another model: {meta['model']}, model.path describes {fingerprint(trained)}")
     if trained.mtp > meta.get("mtp", 0):
-        raise UserError(f"{path}: was saved without the multi-token-prediction layers that train.mtp or rollout.speculative ask for: convert or train with them")
+        raise UserError(
+            f"{path}: was saved without the multi-token-prediction layers that train.mtp or rollout.speculative ask for: convert or train with them"
+        )
     state = _state(trained, loading=True, optimizer=optimizer, random_states=optimizer and meta["world_size"] == dist.get_world_size())
     if optimizer and meta.get("weights_only"):
         raise UserError(f"{path}: holds weights alone, no optimizer to go on with: start from it with model.load: torch-dist")

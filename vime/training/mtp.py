@@ -30,8 +30,9 @@ def install(model: torch.nn.Module, gradient: Gradient) -> None:
     """
     for module in model.modules():
         if getattr(module, "mtp_process", False):
-            module._postprocess = partial(_postprocess, module, gradient)
-            for layer in module.mtp.layers:  # Megatron cannot recompute a draft layer over a pack
+            gpt: Any = module
+            gpt._postprocess = partial(_postprocess, gpt, gradient)
+            for layer in gpt.mtp.layers:  # Megatron cannot recompute a draft layer over a pack
                 layer.config = copy.copy(layer.config)
                 layer.config.recompute_granularity = None
 

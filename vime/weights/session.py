@@ -113,7 +113,9 @@ class WeightSync:
             self._connections = self._connections or self._connect()
             watch.lap("connect")
             base = self.version if self._connections[0].keep_base else None
-            self.version, digests, nbytes = None, {}, 0
+            self.version = None
+            digests: dict[str, str] = {}
+            nbytes = 0
             for connection in self._connections:
                 part, sent = self._transaction(connection, version, base, watch)
                 digests, nbytes = digests | part, nbytes + sent
