@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -160,6 +161,14 @@ class WorkerMethods:
         out = held(self.model_runner.model, self.vime_receiver)
         draft = self.vime_draft_receiver
         return out | held(self.get_draft_model(), draft) if draft is not None and draft.connection is not None else out
+
+
+def name_loaders(model: torch.nn.Module) -> None:
+    """vLLM's layer-wise reload tells its own loaders by `__name__`, which a functools.partial (MiniMax-M2's query and key norms) does not have."""
+    for parameter in model.parameters():
+        loader = getattr(parameter, "weight_loader", None)
+        if isinstance(loader, partial) and not hasattr(loader, "__name__"):
+            loader.__name__ = loader.func.__name__  # type: ignore[attr-defined]
 
 
 def held(model: Any, receiver: WeightReceiver) -> dict[str, str]:

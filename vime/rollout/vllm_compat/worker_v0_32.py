@@ -10,7 +10,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 
 from vime.rollout.vllm_compat.base import BACKEND
-from vime.rollout.vllm_compat.worker import LayerwiseLoader, WorkerMethods, platform
+from vime.rollout.vllm_compat.worker import LayerwiseLoader, WorkerMethods, name_loaders, platform
 from vime.weights.receiver import WeightReceiver
 
 
@@ -47,6 +47,7 @@ class VimeWeightTransfer(WeightTransferEngine[NoInit, Version]):
 
     def start_weight_update(self) -> None:
         platform().before_weight_reload(self.model)
+        name_loaders(self.model)
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
