@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vime.config.resolve import from_dict
 from vime.config.tree import Config
-from vime.data import Prompt, Sample
+from vime.data import Image, Prompt, Sample
 from vime.errors import RunError
 from vime.loop.batch import assemble
 
@@ -80,3 +80,39 @@ def test_an_answer_cut_at_the_limit_stays_in_the_mean(policy: str, expected: lis
 def test_a_step_without_any_answer_says_why() -> None:
     with pytest.raises(RunError, match="rollout: every group of this step was dropped"):
         assemble([], config())
+
+
+class Pictures:
+    """An image processor whose patches are the image's number; counts how often it cuts."""
+
+    token_id, merge = 50, 2
+
+    def __init__(self) -> None:
+        self.cut: list[list[str]] = []
+
+    def patches(self, images: list[Image]) -> np.ndarray:
+        self.cut.append([image.digest for image in images])
+        return np.concatenate([np.full((4, 6), int(image.digest), np.float32) for image in images])
+
+
+def test_the_pictures_of_a_group_are_cut_once_and_stand_at_their_tokens() -> None:
+    first, second = (Image(b"", name, (1, 2, 2), 1) for name in ("1", "2"))
+    seen = [
+        Prompt(0, "p", [1, 48, 50, 49, 5], "l", {}, (first,)),
+        Prompt(1, "p", [1, 48, 50, 49, 48, 50, 49], "l", {}, (second, first)),
+        Prompt(2, "p", [1, 5], "l"),
+    ]
+    drawn = [
+        replace(sample(group, index, prompt.ids, [7] * (index + 1), 0, 1.0, "stop"), prompt=prompt) for group, prompt in enumerate(seen) for index in range(3)
+    ]
+    processor = Pictures()
+    batch = assemble(drawn, config(), processor)  # type: ignore[arg-type]
+    batch.validate()
+    assert processor.cut == [["1", "2"]]
+    assert batch.images is not None
+    for number, item in enumerate(drawn):
+        at = slice(batch.offsets[number], batch.offsets[number + 1])
+        wanted = {50: iter(int(image.digest) - 1 for image in item.prompt.images)}
+        assert batch.images.image[at].tolist() == [next(wanted[50]) if token == 50 else -1 for token in batch.ids[at]]
+    assert assemble(drawn[-3:], config(), processor).images is None  # type: ignore[arg-type]
+    assert assemble(drawn, config()).images is None
