@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, nargs="+", default=[20, 50, 100])
     parser.add_argument("--files", type=int, nargs="*", default=[1, 10, 100], help="sizes of one log, in MB")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--where", type=Path, help="where the files are made (default: a temporary folder, removed afterwards)")
+    parser.add_argument("--where", type=Path, help="where the files are made and kept (default: a temporary folder, removed afterwards)")
     options = parser.parse_args()
     root = options.where or Path(tempfile.mkdtemp(prefix="judge-scale-"))
     try:
@@ -75,17 +75,22 @@ def timed(pool: multiprocessing.pool.Pool, work: list[tuple[Path, Path]]) -> flo
 
 
 def make_cell(folder: Path) -> int:
-    """Eight healthy runs of one cell; returns their size in bytes."""
+    """Eight healthy runs of one cell, unless they are there (`--where`); returns their size in bytes."""
     folder.mkdir(parents=True, exist_ok=True)
+    there = [path.stat().st_size for path in folder.glob("seed-*.jsonl")]
+    if len(there) == RUNS:
+        return sum(there)
     rng = np.random.default_rng(int(folder.name.rpartition("-")[2]))
     size = 0
     for run in range(RUNS):
         values = rng.normal(1.0, 0.1, (STEPS, METRICS))
         values[:, 0] = 0.3 + 0.6 * (1 - np.exp(-np.arange(STEPS) / 100)) + rng.normal(0, 0.003) + rng.normal(0, 0.02, STEPS)
         file = folder / f"seed-{run}.jsonl"
-        with file.open("w") as out:
+        partial = folder / f".seed-{run}"
+        with partial.open("w") as out:
             for step, row in enumerate(values.tolist()):
                 out.write(json.dumps({"step": step, "time": 1.7e9 + step, "metrics": dict(zip(NAMES, row))}) + "\n")
+        partial.rename(file)
         size += file.stat().st_size
     return size
 

@@ -95,9 +95,24 @@ def _recipe(recipe: Declared[Recipe]) -> Iterator[Problem]:
     if not low < high:
         yield Problem(recipe.where("reward", "range"), f"reward.range: {low} is not below {high}")
     yield from _held_out(recipe)
+    yield from _seeds_that_meet(recipe)
     if value.seeds.initial > value.judge.max_seeds:
         yield Problem(
             recipe.where("seeds", "initial"), f"seeds.initial is {value.seeds.initial}, judge.max_seeds is {value.judge.max_seeds}: no look would be left"
+        )
+
+
+def _seeds_that_meet(recipe: Declared[Recipe]) -> Iterator[Problem]:
+    """Rules that compare runs of one seed cannot hold where a cell's candidates and its baseline never share one."""
+    judge, apart = recipe.value.judge, f"baselines take seeds 0 to 99, candidates {recipe.value.seeds.candidates_from} and up"
+    if judge.paired:
+        yield Problem(recipe.where("judge", "paired"), f"judge.paired: no candidate ever has a baseline run of its seed ({apart}): compare them unpaired")
+    band = judge.exactness.trajectory
+    if band is not None and band.seed is not None:
+        where = recipe.where("judge", "exactness", "trajectory", "seed")
+        yield Problem(
+            where,
+            f"judge.exactness.trajectory.seed is {band.seed}: no candidate has that seed and the baseline too ({apart}): leave it out to reproduce the only run",
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matrix.outcome import Outcome, most_severe
 from matrix.rule import JudgeRule
 from reports import night
-from reports.baseline import load_baseline
+from reports.baseline import load_baseline, read_provenance
 from reports.checks import convergence, exactness, integrity, learning, resources, suspects
 from reports.checks.context import Case
 from reports.checks.copies import host_name
@@ -45,7 +45,8 @@ def judge(
     base, base_path = load_baseline(baseline, format)
     case = Case(runs, base, rule, declared or Declared(), endings=endings)
     groups = [_group(folder, case, format) for folder in pool if not base_path or folder.resolve() != Path(base_path).resolve()] if rule.pooled else []
-    return judge_case(replace(case, pool=[group for group in groups if group.runs > 1]), looks_done, base_path)
+    stale = read_provenance(Path(base_path)).stale() if base_path else ""
+    return judge_case(replace(case, pool=[group for group in groups if group.runs > 1]), looks_done, base_path, stale=stale)
 
 
 def _group(folder: Path, case: Case, format: How) -> PoolGroup:
@@ -56,8 +57,8 @@ def _group(folder: Path, case: Case, format: How) -> PoolGroup:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what overflows is undefined and decides nothing
-def judge_case(case: Case, looks_done: int, base_path: str, created: str | None = None) -> Verdict:
-    """The verdict of runs that were read. `created`: its time, where it is judged again."""
+def judge_case(case: Case, looks_done: int, base_path: str, created: str | None = None, stale: str = "") -> Verdict:
+    """The verdict of runs that were read. `created`: its time, where it is judged again. `stale`: why the baseline is too old, then as now."""
     checks = integrity.check(case)
     comparisons: list[Comparison] = []
     level = None
@@ -72,7 +73,7 @@ def judge_case(case: Case, looks_done: int, base_path: str, created: str | None 
     outcome = _outcome(case, checks, comparisons)
     look = looks_done + 1
     last = look >= case.rule.max_seeds or len(case.candidates) >= case.rule.max_seeds
-    reasons = _reasons(case, outcome, checks, comparisons, last)
+    reasons = _reasons(case, outcome, checks, comparisons, last) + ([stale] if stale else [])
     unhealthy = outcome not in (Outcome.PASS, Outcome.NO_BASELINE)
     ranked = suspects.rank(case, checks, comparisons, costs)
     return Verdict(
@@ -95,6 +96,7 @@ def judge_case(case: Case, looks_done: int, base_path: str, created: str | None 
         candidates=[run_ref(run, case, whole=True) for run in case.candidates],
         baseline=[run_ref(run, case) for run in case.baseline],
         baseline_path=base_path,
+        baseline_stale=stale,
         pool=list(case.pool),
         endings=list(case.endings),
         checks=checks,

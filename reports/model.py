@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -84,7 +84,7 @@ class Run:
     path: Path
     format: str
     steps: np.ndarray
-    curves: dict[str, Curve]
+    curves: Mapping[str, Curve]
     notes: tuple[Note, ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
     events: Sequence[dict[str, Any]] = ()

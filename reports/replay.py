@@ -51,7 +51,7 @@ def replay(verdict: Verdict) -> Verdict:
         raise ReportError(f"the verdict is about no run ({verdict.headline}): there is nothing to judge again")
     sides = [[stored(ref, verdict.rule.metric) for ref in side] for side in (verdict.candidates, verdict.baseline)]
     case = Case(sides[0], sides[1], verdict.rule, verdict.declared, verdict.pool, verdict.endings)
-    return judge_case(case, verdict.look - 1, verdict.baseline_path, verdict.created)
+    return judge_case(case, verdict.look - 1, verdict.baseline_path, verdict.created, verdict.baseline_stale)
 
 
 def stored(ref: RunRef, metric: str) -> StoredRun:

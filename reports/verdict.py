@@ -177,6 +177,7 @@ class Verdict(Part):
     candidates: list[RunRef]
     baseline: list[RunRef] = []
     baseline_path: str = ""
+    baseline_stale: str = ""  # why the baseline was too old when this was judged: said, and no outcome
     pool: list[PoolGroup] = []
     endings: list[Ending] = []
     checks: list[Check] = []

@@ -6,8 +6,8 @@ b"vimecurv" | uint64 size of the header | header (msgpack) | zeros to a multiple
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -63,6 +63,38 @@ class Events(Sequence[dict[str, Any]]):
     def __getitem__(self, at: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, at: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         return self._all()[at]
+
+
+class Curves(Mapping[str, Curve]):
+    """A run's curves, made when first looked at: judging reads one metric of all and few of the candidates', whatever else was recorded.
+
+    Metrics on the same steps share one array of them, so that comparing their steps costs nothing.
+    """
+
+    def __init__(self, data: bytes, body: int, head: list[tuple[str, int, int, int]], steps: tuple[int, int, np.ndarray]) -> None:
+        self._data, self._body = data, body
+        self._places = {name: (steps, values, count) for name, steps, values, count in head}
+        self._made: dict[str, Curve] = {}
+        self._steps = {steps[:2]: steps[2]}
+
+    def __getitem__(self, name: str) -> Curve:
+        curve = self._made.get(name)
+        if curve is None:
+            steps_at, values_at, count = self._places[name]
+            steps = self._steps.get((steps_at, count))
+            if steps is None:
+                steps = self._steps[steps_at, count] = np.frombuffer(self._data, "<i8", count, self._body + steps_at)
+            curve = self._made[name] = Curve(steps, np.frombuffer(self._data, "<f8", count, self._body + values_at))
+        return curve
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 class _Body:
@@ -136,7 +168,7 @@ def _run(run: Run, body: _Body) -> dict[str, Any]:
         "aliases": run.aliases,
         "ambiguous": {name: list(sources) for name, sources in run.ambiguous.items()},
         "data_sha": run.data_sha,
-        "facts": {name: dict(fact) for name, fact in run.facts.items()},
+        "facts": {name: astuple(fact) for name, fact in run.facts.items()},
         "syncs": dict(run.syncs),
     }
 
@@ -144,11 +176,12 @@ def _run(run: Run, body: _Body) -> dict[str, Any]:
 def _read(head: dict[str, Any], data: bytes, body: int) -> Run:
     steps_at, count = head["steps"]
     at, size = head["events"]
+    steps = np.frombuffer(data, "<i8", count, body + steps_at)
     run = Run(
         Path(head["path"]),
         head["format"],
-        np.frombuffer(data, "<i8", count, body + steps_at),
-        {name: Curve(np.frombuffer(data, "<i8", n, body + steps), np.frombuffer(data, "<f8", n, body + values)) for name, steps, values, n in head["curves"]},
+        steps,
+        Curves(data, body, head["curves"], (steps_at, count, steps)),
         tuple(Note(NoteKind(kind), text, where, metric) for kind, text, where, metric in head["notes"]),
         head["manifest"],
         Events(memoryview(data)[body + at : body + at + size], head["others"]),
@@ -161,6 +194,6 @@ def _read(head: dict[str, Any], data: bytes, body: int) -> Run:
     )
     # What a run computes of itself and keeps (cached properties): computed when the entry was made.
     run.__dict__["data_sha"] = head["data_sha"]
-    run.__dict__["facts"] = {name: MetricFacts.model_construct(**fact) for name, fact in head["facts"].items()}
+    run.__dict__["facts"] = {name: MetricFacts(*fact) for name, fact in head["facts"].items()}
     run.__dict__["syncs"] = SyncFacts.model_construct(**head["syncs"])
     return run

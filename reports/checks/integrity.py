@@ -52,8 +52,7 @@ def _of_run(run: Run, case: Case, broken: Outcome, short: Outcome, side: str = "
     yield _check("readable", who, True, Outcome.INVALID, f"{who}: {len(run.steps)} steps read")
     yield _has_metric(run, case, who)
     yield _finite(run, case, who, broken)
-    if side or case.rule.exactness.trajectory is not None:
-        yield from _moves(run, case, who)
+    yield from _moves(run, case, who, reference=bool(side) or case.rule.exactness.trajectory is not None)
     yield _complete(run, case, who, short)
 
 
@@ -94,10 +93,11 @@ def _finite(run: Run, case: Case, who: str, broken: Outcome) -> Check:
     return _check("finite", who, True, broken, f"{who}: finite")
 
 
-def _moves(run: Run, case: Case, who: str) -> Iterator[Check]:
-    """A golden of zeros, or of any one number, measures nothing. (A candidate that is judged by learning is held to that.)"""
+def _moves(run: Run, case: Case, who: str, reference: bool) -> Iterator[Check]:
+    """A golden of zeros, or a `reference` of any one number, measures nothing: on either side. (A candidate's own log is held to learning.)"""
     values = case.curve(run).values
-    if len(values) > 1 and bool((values == values[0]).all()):
+    golden = any(note.metric == case.rule.metric for note in run.notes_of(NoteKind.VACUOUS))
+    if (reference or golden) and len(values) > 1 and bool((values == values[0]).all()):
         yield _check("moves", who, False, Outcome.INVALID, f"{who}: {case.rule.metric} is {values[0]:g} at all {len(values)} steps: no measurement")
 
 

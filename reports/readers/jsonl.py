@@ -36,7 +36,9 @@ class JsonlReader:
         table = StepTable(source.path)
         declared = names(how.table)
         key: str | None = None
+        identity = Identity(source, declared)
         for line, record in json_lines(source, table.notes):
+            identity.check(record, line)
             if key is None or key not in record:
                 key = _step_key(record, declared, how, key, table)
             if how.step == "order":
@@ -56,10 +58,34 @@ class JsonlReader:
         return [Run(source.path, self.name, steps, curves, tuple(notes), manifest)]
 
 
+class Identity:
+    """Whose records these are, where they say it: seed, run and the like, beside the metrics or in a line that describes the run."""
+
+    def __init__(self, source: Source, declared: Names) -> None:
+        self._source, self._names = source, declared.runs
+        self._known: dict[str, Any] = {}
+
+    def check(self, record: Mapping[str, Any], line: int) -> None:
+        """Raises UnreadableRun where a record says another than the ones before it."""
+        manifest = record.get("manifest")
+        labels = (manifest.get("labels") if isinstance(manifest, dict) else None) or record.get("labels")
+        science = {"science_hash": labels["science_hash"]} if isinstance(labels, dict) and "science_hash" in labels else {}
+        for name, value in {**{name: record[name] for name in self._names if name in record}, **_seed_of(manifest), **science}.items():
+            if value is not None and self._known.setdefault(name, value) != value:
+                words = f"line {line}: {name} {value!r} after {name} {self._known[name]!r}: two runs in one file"
+                raise UnreadableRun(self._source.path, words)
+
+
+def _seed_of(manifest: Any) -> dict[str, Any]:
+    return {"seed": manifest["seed"]} if isinstance(manifest, dict) and "seed" in manifest else {}
+
+
 def _single_record(source: Source) -> bool:
     """A file of one line is one JSON document as well."""
     document = source.document
-    return isinstance(document, dict) and isinstance(document.get("metrics"), dict) and pick_step(document, names(), None) is not None
+    if not isinstance(document, dict) or pick_step(document, names(), None) is None:
+        return False
+    return isinstance(document.get("metrics"), dict) or ("value" in document and any(isinstance(document.get(name), str) for name in KEYS))
 
 
 def _step_key(record: Mapping[str, Any], declared: Names, how: Reading, before: str | None, table: StepTable) -> str | None:

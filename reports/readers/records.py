@@ -24,6 +24,8 @@ from reports.readers.source import Source
 _DECODER = json.JSONDecoder()
 _FAST = msgspec.json.Decoder()
 _RECORD_START = re.compile(r'\{"(?:_?step|global_step|iteration)"')
+EPOCH = 1e8  # seconds: a clock beyond it counts from 1970 (a training of three years is none), one below it may begin anew with every process
+CLOCK_SLACK = 60.0  # seconds by which two hosts' clocks may differ
 MOST_RESTARTS = 10  # more than this, and more than one in five steps, are two writers in one file and no restarts
 
 
@@ -131,6 +133,8 @@ class StepTable:
         if step <= self._highest:
             self._add_known(step, metrics, line, time)
             return
+        if time is not None and self._times and time < self._times[-1]:
+            self._earlier(step, time, line)
         self._highest = step
         self._steps.append(step)
         self._times.append(math.nan if time is None else time)
@@ -152,6 +156,16 @@ class StepTable:
                 continue
             column.add_step(step)
             column.add_value(value)
+
+    def _earlier(self, step: int, time: float, line: int) -> None:
+        """A later step that was written earlier: the join of two runs where both clocks count from 1970, else perhaps a process with a new clock."""
+        before = self._times[-1]
+        unit = 1000.0 ** max(int(math.log10(time / EPOCH) // 3), 0) if time > EPOCH else 1.0  # seconds, milliseconds, microseconds or nanoseconds
+        if min(time, before) > EPOCH and (before - time) / unit > CLOCK_SLACK:
+            apart = (before - time) / unit
+            raise UnreadableRun(self.path, f"line {line}: step {step} was written {apart:.0f} s before step {self._steps[-1]}: two runs in one file")
+        words = f"step {step} bears an earlier time than step {self._steps[-1]}: a clock that began anew, or another run"
+        self.notes.add(NoteKind.CONFLICT, words, f"{self.name}:{line}")
 
     def _number(self, name: str, value: Any) -> float | None:
         number = as_number(value)

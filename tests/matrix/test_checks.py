@@ -30,6 +30,13 @@ def test_the_copied_tree_has_no_fault(tree: Path):
         (RECIPE, "  range: [0.0, 1.0]", "  range: [1.0, 1.0]", "1.0 is not below 1.0"),
         (RECIPE, "reward: {name: exact_match}", "reward: {name: exact_match, range: [0.0, 2.0]}", "contradicts"),
         (RECIPE, "initial: 1", "initial: 5", "no look would be left"),
+        (
+            RECIPE,
+            "  sided: two",
+            "  sided: two\n  paired: true",
+            "judge.paired: no candidate ever has a baseline run of its seed (baselines take seeds 0 to 99",
+        ),
+        (RECIPE, "  exactness:\n", "  exactness:\n    trajectory: {seed: 7, pointwise: 0.1, mean: 0.01}\n", "judge.exactness.trajectory.seed is 7"),
         (RECIPE, "metric: rollout/reward_mean", "metric: eval/heldout/score", "eval.every is not set: nothing would be measured"),
         ("hardware/cpu.yaml", "  platform: cpu\n", "  platform: cpu\n  train: {lr: 1.0}\n", "contradicts"),
         ("hardware/cpu.yaml", "  vllm: 0.32.0", "  vllm: 0.31.0", "no catalogue of vllm 0.31.0"),

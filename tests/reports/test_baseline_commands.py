@@ -146,6 +146,23 @@ def test_age_and_expiry(tmp_path):
     assert (listed.exit_code, "EXPIRED" in listed.output) == (1, True)
 
 
+def test_a_verdict_says_that_its_baseline_has_expired_and_is_replayed_as_it_was(tmp_path):
+    """A note and no outcome: the day changes nothing of what was measured."""
+    from reports.judge import judge
+    from reports.replay import differences, replay
+
+    folder = recorded(healthy(tmp_path / "runs"), tmp_path / "b", origin=Origin(expires=date(2100, 1, 1)))
+    candidate = run_dir(tmp_path / "seed-100", 100)
+    fresh = judge([candidate], folder, rule(), DECLARED)
+    told = json.loads((folder / FILE).read_text()) | {"expires": "2026-01-31"}
+    (folder / FILE).write_text(json.dumps(told))
+    expired = judge([candidate], [folder], rule(), DECLARED)
+    assert (expired.outcome, expired.headline) == (fresh.outcome, fresh.headline)
+    assert not [reason for reason in fresh.reasons if "expired" in reason]
+    assert expired.reasons[-1].endswith("expired on 2026-01-31: record it anew")
+    assert not list(differences(expired.model_dump(mode="json"), replay(expired).model_dump(mode="json")))
+
+
 def test_constant_reference_is_no_baseline(tmp_path):
     golden = tmp_path / "golden.json"
     golden.write_text(json.dumps({"reward": {"start_step": 0, "end_step": 99, "values": {str(i): 0.0 for i in range(100)}}}))

@@ -98,6 +98,18 @@ def test_goldens_that_prove_nothing_are_invalid(files, golden):
         assert verdict(files, "healthy7", baseline).outcome is Outcome.INVALID
 
 
+def test_a_golden_of_zeros_is_invalid_as_a_candidate_too_and_a_run_that_never_scored_fails(files, tmp_path):
+    """A reference file of zeros measured nothing; a run's own log of zeros says that it did not learn."""
+    zeros = {"reward": {"start_step": 0, "end_step": 99, "step_interval": 1, "values": {str(step): 0.0 for step in range(100)}}}
+    (tmp_path / "golden.json").write_text(json.dumps(zeros))
+    golden = judge([tmp_path / "golden.json"], healthy(files)[:5], rule(), VOUCHED)
+    assert (golden.outcome, "is 0 at all 100 steps: no measurement" in golden.headline) == (Outcome.INVALID, True)
+    (tmp_path / "nemo.json").write_text(json.dumps({"train/reward": zeros["reward"]["values"]}))
+    assert judge([tmp_path / "nemo.json"], healthy(files)[:5], rule(), VOUCHED).outcome is Outcome.INVALID
+    assert verdict(files, "empty", healthy(files)[:5]).outcome is Outcome.INVALID
+    assert verdict(files, "zeros", healthy(files)[:5]).outcome is Outcome.FAIL
+
+
 EXACT = {"evidence": "exactness", "exactness": Exactness(weight_digests=False, trajectory=Trajectory(pointwise=0.02, mean=0.002))}
 
 

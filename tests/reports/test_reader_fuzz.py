@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from reports.errors import ReportError
 from reports.readers import read_runs
 from tests.reports.shapes import LOSS, OTHER, REWARD, SHAPES, Shape, expected, run_values
 
+EXAMPLES = int(os.environ.get("READER_FUZZ_EXAMPLES", "60"))  # a shape; 500 were run when a reader last changed
 FIRST, SECOND = run_values(1), run_values(2)
 DELIMITERS = ",;:\t \"'{}[]|\n"
 
@@ -57,9 +59,8 @@ def reorder(damaged, data):
         lines[one], lines[two] = lines[two], lines[one]
         damaged.text = "\n".join(lines)
         return
-    try:
-        document = json.loads(damaged.text)
-    except ValueError:
+    document = _document(damaged.text)
+    if document is None:
         return
     for holder in ("steps", "log_history", "metrics"):
         if isinstance(document, dict) and isinstance(document.get(holder), list):
@@ -91,14 +92,37 @@ def change_locale(damaged, data):
 
 
 def splice(damaged, data):
-    """The beginning of one run and the end of another, cut between records."""
-    if not damaged.shape.by_line:
-        return
-    theirs = damaged.shape.write(SECOND).split("\n")
-    lines = _lines(damaged)
-    one, two = data.draw(st.integers(0, len(lines)), "until"), data.draw(st.integers(0, len(theirs)), "from")
-    damaged.text = "\n".join([*lines[:one], *theirs[two:]])
+    """The beginning of one run and the end of another, cut between records (inside one, a document is as good as any other: a step with other values)."""
+    theirs = damaged.shape.write(SECOND)
     damaged.spliced = True
+    if not damaged.shape.by_line:
+        document = _document(damaged.text)
+        if document is not None:
+            damaged.text = json.dumps(_joined(document, json.loads(theirs), data), ensure_ascii=False)
+        return
+    ours, behind = _lines(damaged), theirs.split("\n")
+    one, two = data.draw(st.integers(0, len(ours)), "until"), data.draw(st.integers(0, len(behind)), "from")
+    damaged.text = "\n".join([*ours[:one], *behind[two:]])
+
+
+def _document(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _joined(ours, theirs, data):
+    """Every list and every object of steps: the beginning of one and the end of the other."""
+    if isinstance(ours, list) and isinstance(theirs, list):
+        if all(isinstance(item, dict) and "step" not in item for item in ours + theirs):
+            return [_joined(one, two, data) for one, two in zip(ours, theirs)]
+        return ours[: data.draw(st.integers(0, len(ours)), "until")] + theirs[data.draw(st.integers(0, len(theirs)), "from") :]
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        if ours and all(key.isdigit() for key in ours):
+            return dict(_joined(list(ours.items()), list(theirs.items()), data))
+        return {key: _joined(value, theirs.get(key, value), data) for key, value in ours.items()}
+    return ours
 
 
 MUTATIONS = (truncate, duplicate, reorder, reencode, drop_delimiter, change_locale, splice)
@@ -106,7 +130,7 @@ POSITIONAL = (truncate, reencode, drop_delimiter, change_locale)  # where the po
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_right_numbers_or_a_refusal_never_other_numbers(tmp_path, name, data):
     shape = SHAPES[name]

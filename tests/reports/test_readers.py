@@ -247,3 +247,57 @@ def _join(rows, at, data):
 def _blot(rows, at, data):
     where = data.draw(st.integers(0, max(len(rows[at]) - 2, 0)))
     return [*rows[:at], rows[at][:where] + "#" + rows[at][where + 1 :], *rows[at + 1 :]]
+
+
+def _records(first, last, time=None, offset=0.0):
+    return [json.dumps({"step": s, "reward": 0.01 * s + offset} | ({} if time is None else {"time": time + s})) for s in range(first, last)]
+
+
+def test_two_runs_joined_without_an_overlap_are_told_by_their_clocks(tmp_path):
+    """Later steps that were written earlier: no resumed run does that."""
+    path = tmp_path / "joined.jsonl"
+    for unit in (1.0, 1e3, 1e6, 1e9):
+        path.write_text("\n".join([*_records(0, 10, 1.8e9 * unit), *_records(10, 20, 1.7e9 * unit)]) + "\n")
+        with pytest.raises(UnreadableRun, match=r"line 11: step 10 was written \d+ s before step 9: two runs in one file"):
+            read_run(path)
+    path.write_text("\n".join([*_records(0, 10, 1.8e9), *_records(10, 20, 1.8e9 - 20)]) + "\n")  # another host, its clock 20 s behind
+    run = read_run(path)
+    assert len(run.steps) == 20
+    assert [note.where for note in run.notes_of(NoteKind.CONFLICT)] == ["joined.jsonl:11"]
+    path.write_text("\n".join([*_records(0, 10, 1.7e9), *_records(10, 20, 1.8e9)]) + "\n")
+    assert not read_run(path).notes
+
+
+def test_a_clock_that_begins_anew_is_said(tmp_path):
+    """Seconds since the process began: a resumed run's begin at 0 again, and so would another run's."""
+    path = tmp_path / "resumed.jsonl"
+    path.write_text("\n".join([*_records(0, 10, 500.0), *_records(10, 20, -9.0)]) + "\n")
+    run = read_run(path)
+    assert run.curves["rollout/reward_mean"].values.tolist() == pytest.approx([0.01 * s for s in range(20)])
+    assert [note.text for note in run.notes_of(NoteKind.CONFLICT)] == ["step 10 bears an earlier time than step 9: a clock that began anew, or another run"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "words"),
+    [
+        ({"manifest": {"seed": 1}}, {"manifest": {"seed": 2}}, "seed 2 after seed 1"),
+        ({"manifest": {"labels": {"science_hash": "a"}}}, {"manifest": {"labels": {"science_hash": "b"}}}, "science_hash 'b' after science_hash 'a'"),
+        ({"labels": {"science_hash": "a"}}, {"labels": {"science_hash": "b"}}, "science_hash 'b' after science_hash 'a'"),
+        ({"step": 0, "reward": 0.1, "run": "x"}, {"step": 9, "reward": 0.1, "run": "y"}, "run 'y' after run 'x'"),
+        ({"step": 0, "reward": 0.1, "seed": 1}, {"step": 9, "reward": 0.1, "seed": 2}, "seed 2 after seed 1"),
+    ],
+)
+def test_records_that_name_two_runs_are_refused(tmp_path, mine, theirs, words):
+    path = tmp_path / "joined.jsonl"
+    path.write_text("\n".join([json.dumps(mine), *_records(1, 9), json.dumps(theirs), *_records(10, 20)]) + "\n")
+    with pytest.raises(UnreadableRun, match=words):
+        read_run(path)
+    path.write_text("\n".join([json.dumps(mine), *_records(1, 9), json.dumps(mine), *_records(10, 20)]) + "\n")
+    assert len(read_run(path).steps) >= 18
+
+
+def test_a_file_of_one_record_names_its_metric(tmp_path):
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"step": 12, "key": "entropy", "value": 1.5}) + "\n")
+    run = read_run(path)
+    assert (run.format, {name: curve.values.tolist() for name, curve in run.curves.items()}) == ("jsonl", {"train/entropy": [1.5]})
