@@ -65,3 +65,23 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, text: str):
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(UserError, match=r"other\.json"):
         twin(tmp_path / "other.json", None)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "qwen3"}, "num_attention_heads is missing"),
+        ({**architecture("qwen3-8b"), "hidden_size": "4096"}, "hidden_size is '4096', not a whole number"),
+        ({**architecture("qwen3-8b"), "num_hidden_layers": 0}, "num_hidden_layers is 0, not a whole number"),
+        ({"model_type": "mamba"}, "is of no family vime knows"),
+        (architecture("glm-5"), "glm_moe_dsa' is not supported"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, config: dict, said: str):
+    from vime.models.listing import model, twin
+
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for ask in (lambda: twin(tmp_path, None), lambda: model(tmp_path)):
+        with pytest.raises(UserError) as refusal:
+            ask()
+        assert said in str(refusal.value) and "\n" not in str(refusal.value)

@@ -258,11 +258,13 @@ def setting(hf_config: HfConfig, key: str, default: Any) -> Any:
     return default
 
 
-def need(hf_config: HfConfig, key: str) -> Any:
-    """As `setting`. Raises UserError when the key is missing."""
+def need(hf_config: HfConfig, key: str) -> int:
+    """A size. Raises UserError when the key is missing or no whole number from 1 up."""
     value = setting(hf_config, key, None)
     if value is None:
         raise UserError(f"config.json: {key} is missing")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"config.json: {key} is {value!r}, not a whole number from 1 up")
     return value
 
 

@@ -110,7 +110,7 @@ def twin(config: Path, out: Path | None) -> str:
     from vime.models.vision_twin import nested_twin
 
     hf_config = read_config(config if config.is_dir() else config.parent) if config.name == "config.json" or config.is_dir() else _json(config)
-    family_for(hf_config, str(config))
+    family_for(hf_config, str(config)).shape(hf_config)  # refuses what is missing or not supported
     made: Twin = nested_twin(hf_config) if "text_config" in hf_config else twin_config(hf_config)
     if out is not None:
         make_twin(made.config, out)
