@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import socket
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,7 +92,7 @@ def one_rank(config: Config) -> Iterator[Any]:
         actor.stop()
 
 
-def on_ranks(world: int, function: Callable[..., Any], *args: Any, directory: Path) -> list[Any]:
+def on_ranks(world: int, function: Callable[..., Any], *args: Any, directory: Path, seconds: float = 120) -> list[Any]:
     """`function(rank, world, port, *args)` in `world` processes; their results by rank. A rank's error is raised here with its traceback.
 
     They are forked from a server that has imported torch and Megatron-Core and done nothing else: imports take longer than most layouts' work.
@@ -103,8 +104,11 @@ def on_ranks(world: int, function: Callable[..., Any], *args: Any, directory: Pa
     processes = [context.Process(target=_entry, args=(function, rank, world, port, args, directory)) for rank in range(world)]
     for process in processes:
         process.start()
+    until = time.monotonic() + seconds
+    while any(process.is_alive() for process in processes) and not (directory / "failed").exists() and time.monotonic() < until:
+        time.sleep(0.05)
     for process in processes:
-        process.join(120)
+        process.join(1.0 if (directory / "failed").exists() else max(0.0, until - time.monotonic()))
     alive = [process for process in processes if process.is_alive()]
     for process in alive:
         process.kill()
@@ -124,4 +128,5 @@ def _entry(function: Callable[..., Any], rank: int, world: int, port: int, args:
         outcome = ("ok", function(rank, world, port, *args))
     except BaseException:  # noqa: BLE001  (told to the parent, which raises it)
         outcome = ("error", traceback.format_exc())
+        (directory / "failed").touch()  # the others would wait for this rank in a collective
     (directory / str(rank)).write_bytes(pickle.dumps(outcome))

@@ -73,7 +73,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(UserError, match="no complete checkpoint there"):
         checkpoint.read_meta(tmp_path)
     (tmp_path / checkpoint.META).write_text('{"format": 99}')
-    with pytest.raises(UserError, match="format 99, this vime reads 1"):
+    with pytest.raises(UserError, match="format 99, this vime reads 2"):
         checkpoint.read_meta(tmp_path)
 
 

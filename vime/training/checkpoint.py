@@ -21,7 +21,8 @@ from vime.errors import UserError
 from vime.training.checkpoint_writer import META, Save, root_cause
 from vime.training.model import Trained
 
-FORMAT = 1
+FORMAT = 2
+DENSE, EXPERTS = "dense", "experts"  # the optimizers of a rank
 SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
@@ -135,7 +136,8 @@ def load(trained: Trained, path: str | Path, *, optimizer: bool = True) -> dict[
         raise UserError(f"{path}: the checkpoint cannot be read ({root_cause(error)}); resume from an earlier one") from error
     trained.model.load_state_dict(loaded["model"])
     if optimizer:
-        trained.optimizer.load_state_dict(loaded["optimizer"])
+        for kind, part in optimizers(trained).items():
+            part.load_state_dict(loaded["optimizer"][kind])
         own_step_counters(trained.optimizer)
     elif trained.optimizer is not None:
         trained.optimizer.reload_model_params()
@@ -179,11 +181,40 @@ def _state(trained: Trained, *, loading: bool, optimizer: bool = True, random_st
     model = trained.model.sharded_state_dict(metadata=dict(SHARDING))  # type: ignore[operator]
     state: dict[str, Any] = {"model": model}
     if optimizer:
-        state["optimizer"] = trained.optimizer.sharded_state_dict(model, is_loading=loading, metadata=dict(SHARDING))
+        state["optimizer"] = _optimizer_state(trained, model, loading)
     if random_states:
         world, rank = dist.get_world_size(), dist.get_rank()
         state["random"] = ShardedObject("random", _random_states(_device(trained)), (world,), (rank,))
     return state
+
+
+def optimizers(trained: Trained) -> dict[str, Any]:
+    """Megatron's optimizers by kind: a pipeline stage without routed experts has none for them."""
+    parts = getattr(trained.optimizer, "chained_optimizers", [trained.optimizer])
+    return {EXPERTS if any(group.get("is_expert_parallel") for group in part.param_groups) else DENSE: part for part in parts}
+
+
+def _optimizer_state(trained: Trained, model: Any, loading: bool) -> dict[str, Any]:
+    """By kind, whatever the number of optimizers on this rank. What all parameters share (rates, step counts) is written by rank 0 alone, so it writes that of
+    experts too where others hold them."""
+    state = {kind: part.sharded_state_dict(model, is_loading=loading, metadata=dict(SHARDING)) for kind, part in optimizers(trained).items()}
+    if not loading and trained.family.has_experts and EXPERTS not in state:
+        state[EXPERTS] = _shared(state[DENSE])
+        for group in state[EXPERTS].get("param_groups", []) + state[EXPERTS].get("optimizer", {}).get("param_groups", []):
+            group["is_expert_parallel"] = True
+    return state
+
+
+def _shared(value: Any) -> Any:
+    """A copy without what is sharded or belongs to a rank."""
+    from megatron.core.dist_checkpointing.mapping import LocalNonPersistentObject, ShardedBase
+
+    if isinstance(value, dict):
+        kept = {key: _shared(part) for key, part in value.items() if not isinstance(part, ShardedBase | LocalNonPersistentObject)}
+        return {key: part for key, part in kept.items() if not isinstance(part, dict | list) or part}
+    if isinstance(value, list):
+        return [_shared(part) for part in value if not isinstance(part, ShardedBase | LocalNonPersistentObject)]
+    return value
 
 
 def _device(trained: Trained) -> torch.device:

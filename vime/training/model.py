@@ -175,7 +175,7 @@ def unloaded(config: Config, platform: Any, layout: Layout, device: torch.device
     layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(megatron))
     model = bare_model(family, hf_config, megatron, shape, layout, device, mtp=mtp)
     _check_marks(model, table, layout)
-    _mark_experts(model, layout)
+    _mark_experts(model)
     install(model, config.train.mtp.gradient)
     return Trained(family, hf_config, shape, table, layout, megatron, model, depths)
 
@@ -218,13 +218,13 @@ def _check_marks(model: torch.nn.Module, table: WeightTable, layout: Layout) -> 
             raise AssertionError(f"{name}: split over tensor-parallel ranks by the weight table: {split}, by Megatron: {not split}")
 
 
-def _mark_experts(model: torch.nn.Module, layout: Layout) -> None:
-    """Gradients of experts are summed over the ranks that hold the same ones. Megatron does so only where experts are spread (ep > 1), and sums them over
-    the dense parameters' ranks elsewhere, too few where their tensor parallelism is another."""
-    if (layout.etp_size, layout.ep_size) != (layout.tp_size, 1):
-        for name, parameter in model.named_parameters():
-            if ".experts." in name:
-                parameter.allreduce = False  # type: ignore[attr-defined]
+def _mark_experts(model: torch.nn.Module) -> None:
+    """Gradients of experts are summed over the ranks that hold the same ones, and they have an optimizer of their own, in every layout. Megatron marks them
+    only where they are spread (ep > 1); elsewhere it sums over the dense parameters' ranks, too few where the experts' tensor parallelism is another, and a
+    checkpoint's optimizer state would have another form."""
+    for name, parameter in model.named_parameters():
+        if ".experts." in name:
+            parameter.allreduce = False  # type: ignore[attr-defined]
 
 
 def load_weights(model: torch.nn.Module, config: Config, table: WeightTable, layout: Layout) -> None:
