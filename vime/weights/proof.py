@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import time
@@ -87,7 +88,7 @@ def probe(trainers: Sequence[Handle], engines: Sequence[Handle], config: Config,
     """Teacher-forced log-probs of fixed sequences, and pictures if the model sees, by trainer and engines: (mean, largest) gap over all engines. Raises
     `RunError` outside the dtype's band."""
     sequences, images, batch = [*probe_sequences(config)], None, None
-    processor = load_image_processor(config.model.path)
+    processor = image_processor(config.model.path)
     if processor is not None:
         sequences, images, batch = with_picture(sequences, processor)
     to_trainers, to_engines = ((sequences,), (sequences,)) if processor is None else ((sequences, batch), (sequences, images))
@@ -119,6 +120,9 @@ def check_gap(
         f"engine {engine} does not compute with the weights it received: its log-probs on the probe differ from the trainer's by {mean:.3g} on average "
         f"and {largest:.3g} at most (allowed for {dtype}: {allowed_mean:g} and {allowed_largest:g}), although every tensor arrived unchanged",
     )
+
+
+image_processor = functools.lru_cache(maxsize=1)(load_image_processor)  # a run's is the same at every sync
 
 
 def with_picture(sequences: list[list[int]], processor: ImageProcessor) -> tuple[list[list[int]], list[tuple[Image, ...]], ImageBatch | None]:
