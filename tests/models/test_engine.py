@@ -11,7 +11,8 @@ from tests.models.families import CASES
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
 BANDS = {"float32": (1e-5, 1e-4), "bfloat16": (0.05, 0.5)}
 ROUTED = (0.12, 2.5)  # bfloat16 with experts: rounding picks another one where a random router wavers (docs/models.md)
-EVERY_TIME = {"glm4-moe-lite"}  # latent attention, experts, shared expert, routing bias: the others on `make test-all`
+# latent attention, experts, shared expert, routing bias; pictures, deepstack, M-RoPE: the others on `make test-all`
+EVERY_TIME = {"glm4-moe-lite", "qwen3-vl"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=() if case.name in EVERY_TIME else pytest.mark.slow) for case in CASES])

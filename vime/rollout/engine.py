@@ -117,6 +117,9 @@ class EngineActor:
                 self._adapter.add_scoring(name, prompt)
                 self._running[name] = self._version
         outputs = self._run(names, "engine log-probs", self.config.timeouts.rollout_s, while_paused=True)
+        for number, (name, ids, own) in enumerate(zip(names, sequences, given, strict=True)):
+            if own:
+                check_expanded(f"sequence {number}", ids, outputs[name][0].prompt_ids)
         return [scored(outputs[name][0], ids) for name, ids in zip(names, sequences, strict=True)]
 
     def _check_ids(self, what: str, ids: Sequence[int], stage: str) -> None:
