@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,12 +91,13 @@ class ImageProcessor:
 
     def grid(self, height: int, width: int, place: str) -> tuple[int, int, int]:
         """(time, height, width) in patches of an image of so many pixels, as the processor will resize it."""
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
         settings = self.processor
         size, side = settings.size, settings.patch_size
+        resize = getattr(sys.modules[type(settings).__module__], "smart_resize", None)  # Qwen's rule, beside each of their processors
+        if resize is None:
+            raise UserError(f"{self.path / 'preprocessor_config.json'}: {type(settings).__name__} is not supported: only Qwen's image processors are")
         try:
-            resized = smart_resize(height, width, side * settings.merge_size, size["shortest_edge"], size["longest_edge"])
+            resized = resize(height, width, side * settings.merge_size, size["shortest_edge"], size["longest_edge"])
         except ValueError as error:
             raise UserError(f"{place}: an image of {height} × {width} pixels: {error}") from None
         return 1, resized[0] // side, resized[1] // side
