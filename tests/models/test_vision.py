@@ -142,9 +142,9 @@ def test_context_parallelism_with_images_is_refused():
         pass
 
 
-def test_a_resumed_run_is_bit_exact(model, tmp_path):
+def test_a_resumed_run_is_bit_exact(tmp_path):
     """Tower, gated delta net and experts are in a checkpoint."""
-    _, directory = model
+    directory = hugging_face.write(BY_NAME["qwen3-5-moe-vl"].config, tmp_path / "model")
     processor = pictures.processor_of(directory)
     batch = pictures.batch_of(pictures.prompts_of(processor), processor)
     with one_rank(config_of(directory, train={"lr": 1e-3})) as actor:
