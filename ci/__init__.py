@@ -1,1 +1,1 @@
-"""Buildkite pipelines, the merge gate and images. Not built yet: what runs on every change today is `.ci/run`."""
+"""Buildkite pipelines made of the matrix, the gate that decides over a build, and a way to run both on one machine. Imports matrix and reports only."""
