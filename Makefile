@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env e2e test test-all lint format contracts schema lock clean clean-all
+.PHONY: help env e2e test test-all lint format contracts pins schema lock clean clean-all
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3 python,$(shell $(p) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(p))) python3)
 BIN := .venv/bin
@@ -50,6 +50,9 @@ contracts: .venv/.installed ## read anew what the vendors' packages offer (optio
 	@$(BIN)/python -m vime.rollout.vllm_compat.contracts extract $(VENDOR)/vllm-0.23.0/vllm-0.23.0 -o vime/rollout/vllm_compat/contracts_v0_23.json
 	@for folder in $(VENDOR)/*; do $(BIN)/python -m vime.platforms.contracts extract $$folder -o vime/platforms/catalogues; done
 	@git diff --stat --exit-code -- $(CONTRACTS)
+
+pins: .venv/.installed ## ask the package index whether every pinned version is there (minutes)
+	@cd constraints && ../$(BIN)/python exists.py cpu.txt cuda.txt npu.txt
 
 schema: .venv/.installed ## write the JSON Schema of vime's configurations anew, for the matrix
 	@$(BIN)/vime config schema -o matrix/schema/vime-config.schema.json
