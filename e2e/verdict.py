@@ -125,9 +125,9 @@ def declared(matrix: Matrix, cell: DeclaredCell) -> Declared:
 
 def page(root: Path, directory: Path, matrix_root: Path | None = None) -> Path:
     """Write the HTML page of a results root; returns the file to open."""
-    from reports.page import write
+    from reports.site import write
 
-    return write(root, directory, matrix_root=matrix_root)
+    return write(root, directory, matrix_root=matrix_root, png="summary")
 
 
 def _keep(cell: DeclaredCell, root: Path, verdict: Verdict, seeds: tuple[int, ...]) -> CellVerdict:

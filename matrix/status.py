@@ -90,12 +90,14 @@ def _standing(root: Path, matrix: Matrix, cell: DeclaredCell, now: datetime) -> 
 def disposed(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: datetime | None = None) -> tuple[Disposition, str]:
     """What the cell's outcome means, and why that is not `required`. A quarantined or experimental cell stays what it is; a stale one is told beside it."""
     old = _stale(matrix, cell, judged, now or datetime.now(UTC))
-    if cell.quarantined:
-        entry = cell.quarantined
+    entry = cell.quarantined
+    if entry and entry.expires >= (now or datetime.now(UTC)).date():
         return Disposition.QUARANTINED, _joined(f"until {entry.expires} by {entry.owner} ({entry.issue}): {entry.reason}", old)
-    if cell.disposition is not Disposition.REQUIRED:
-        return cell.disposition, old
-    return (Disposition.STALE, old) if old else (Disposition.REQUIRED, "")
+    declared = Disposition(cell.declared.value.disposition)
+    ended = f"the quarantine expired on {entry.expires} (owner {entry.owner}, issue {entry.issue})" if entry else ""
+    if declared is not Disposition.REQUIRED:
+        return declared, _joined(ended, old)
+    return (Disposition.STALE if old else Disposition.REQUIRED), _joined(ended, old)
 
 
 def _stale(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: datetime) -> str:

@@ -179,10 +179,10 @@ def night(
 
     python -m reports night results
     """
-    from reports.night import control
+    from reports.night import of_results
     from reports.results import read_results
 
-    found = control({result.id: result.verdict for result in read_results(root) if result.verdict is not None}, share)
+    found = of_results(read_results(root), share)
     typer.echo(found.text)
     raise typer.Exit(1 if found.alarms else 0)
 

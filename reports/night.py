@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from matrix.outcome import Outcome
 
 if TYPE_CHECKING:
-    from reports.verdict import Check, Comparison, Verdict
+    from reports.results import CellResult
+    from reports.verdict import Check, Comparison
 
 FALSE_SHARE = 0.05
+
+
+class Judged(Protocol):
+    """A verdict, or the head of one."""
+
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def alarm_p(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -53,9 +63,14 @@ def alarm_p(checks: Sequence[Check], comparisons: Sequence[Comparison], looks: i
     return min(1.0, min([*values, *learning]) * (max(len(values), 1) + 2 * bool(learning)) * looks)
 
 
-def control(verdicts: Mapping[str, Verdict], share: float = FALSE_SHARE) -> Night:
+def of_results(results: Sequence[CellResult], share: float = FALSE_SHARE) -> Night:
+    """The latest verdict of every cell that has one."""
+    return control({result.id: result.latest for result in results if result.latest is not None}, share)
+
+
+def control(verdicts: Mapping[str, Judged], share: float = FALSE_SHARE) -> Night:
     """Alarms among the cells of one night, by name. Outcomes that are no FAIL (INVALID, INCOMPLETE, …) are facts, not chance: they are not dealt with here."""
-    failed = [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FAIL]
+    failed = [name for name, verdict in verdicts.items() if verdict.outcome == Outcome.FAIL]
     values = {name: verdict.alarm_p for name, verdict in verdicts.items() if verdict.alarm_p is not None}
     threshold = false_discovery_threshold(list(values.values()), share)
     alarms = tuple(name for name in failed if values.get(name, 0.0) <= threshold)

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from matrix.outcome import Disposition, Outcome
+from matrix.status import UNDECLARED, disposed, shown_age
 from reports.errors import ReportError
-from reports.verdict import SCHEMA_VERSION, Verdict, read_verdict
+from reports.heads import Head, Heads
+from reports.verdict import Verdict, read_verdict
 
 if TYPE_CHECKING:
+    from matrix.declarations import Quarantined
     from matrix.loader import DeclaredCell, Matrix
 
 NOT_RUNS = ("verdicts", "superseded")  # folders of a cell that hold no run to show
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """One file of <root>/<cell key>/verdicts/. `verdict` is None where the runner wrote why there was nothing to judge."""
+class State(StrEnum):
+    """The one word a cell is counted and filtered under. They are disjoint: the counts of a page add up to its cells."""
 
-    path: Path
-    time: datetime
-    outcome: Outcome
-    reasons: tuple[str, ...]
-    verdict: Verdict | None = None
-    seeds: tuple[int, ...] = ()
+    FAILED = "failed"
+    INVALID = "invalid"
+    INCOMPLETE = "incomplete"
+    UNDECIDED = "undecided"
+    QUARANTINED = "quarantined"
+    STALE = "stale"
+    NO_BASELINE = "no baseline"
+    INFRA = "infra"
+    NOT_RUN = "not run"
+    EXACT = "passed (exactness)"
+    PASSED = "passed"
+
+
+_STATES = {
+    Outcome.FAIL: State.FAILED,
+    Outcome.INVALID: State.INVALID,
+    Outcome.INCOMPLETE: State.INCOMPLETE,
+    Outcome.INCONCLUSIVE: State.UNDECIDED,
+    Outcome.NO_BASELINE: State.NO_BASELINE,
+    Outcome.INFRA: State.INFRA,
+    Outcome.NOT_RUN: State.NOT_RUN,
+    Outcome.PASS: State.PASSED,
+}
 
 
 @dataclass(frozen=True)
@@ -37,50 +57,96 @@ class CellResult:
 
     id: str
     key: str
+    folder: Path
     declared: bool
     disposition: str
-    recipe: str
-    model: str
-    tiers: tuple[str, ...]
-    runs: tuple[Path, ...]
-    history: tuple[Judgement, ...]  # oldest first
-    remark: str = ""  # quarantine, or that the cell is not declared
+    history: tuple[Head, ...]  # oldest first
+    remark: str = ""  # why the disposition is not simply `required`
+    recipe: str = ""
+    model: str = ""  # as `matrix.resolver.model_text` has it
+    model_name: str = ""
+    family: str = ""
+    hardware: str = ""
+    mode: str = ""
+    variant: str = ""
+    tiers: tuple[str, ...] = ()
+    unvalidated: str = ""
+    quarantined: Quarantined | None = None
     baseline: Path | None = None
     metric: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
-    def latest(self) -> Judgement | None:
+    def latest(self) -> Head | None:
         return self.history[-1] if self.history else None
 
     @property
     def outcome(self) -> Outcome:
-        return self.latest.outcome if self.latest else Outcome.NOT_RUN
+        return Outcome(self.latest.outcome) if self.latest else Outcome.NOT_RUN
 
     @property
-    def verdict(self) -> Verdict | None:
-        return self.latest.verdict if self.latest else None
+    def state(self) -> State:
+        if self.disposition == Disposition.QUARANTINED:
+            return State.QUARANTINED
+        if self.outcome is Outcome.NOT_RUN:
+            return State.NOT_RUN
+        if self.disposition == Disposition.STALE:
+            return State.STALE
+        exact = self.outcome is Outcome.PASS and self.latest is not None and self.latest.evidence == "exactness"
+        return State.EXACT if exact else _STATES[self.outcome]
 
     @property
     def title(self) -> str:
         """The outcome with the kind of evidence."""
-        return self.verdict.title if self.verdict else str(self.outcome)
+        return self.latest.title if self.latest else str(self.outcome)
+
+    @property
+    def runs(self) -> tuple[Path, ...]:
+        return tuple(_runs(self.folder))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         if self.latest:
-            return self.latest.reasons
-        return (f"{len(self.runs)} run(s), not judged yet" if self.runs else "no run and no verdict in the results",)
+            return tuple(self.latest.reasons)
+        count = len(self.runs)
+        return (f"{count} run{'s' if count > 1 else ''}, not judged yet" if count else "no run and no verdict in the results",)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return self.latest.seeds if self.latest else ()
+        return tuple(self.latest.seeds) if self.latest else ()
+
+    @property
+    def age_s(self) -> float | None:
+        time = self.latest.time if self.latest else None
+        return max((self.now - time).total_seconds(), 0.0) if time else None
+
+    @property
+    def age(self) -> str:
+        return shown_age(self.age_s)
+
+    @property
+    def owner(self) -> str:
+        return self.quarantined.owner if self.quarantined else ""
+
+    @property
+    def verdict_file(self) -> Path | None:
+        return self.folder / "verdicts" / self.latest.file if self.latest else None
+
+    def verdict(self) -> Verdict | None:
+        """The latest verdict in full; None where there is none that can be read."""
+        if self.verdict_file is None or self.latest is None or self.latest.broken:
+            return None
+        try:
+            return read_verdict(self.verdict_file)
+        except ReportError:
+            return None
 
 
-def read_results(root: Path, matrix_root: Path | None = None) -> list[CellResult]:
-    """Every cell of the matrix and every other folder of `root` that holds runs or verdicts, by id.
+def read_results(root: Path, matrix_root: Path | None = None, kept: Path | None = None, processes: int = 1) -> list[CellResult]:
+    """Every cell of the matrix, by id, and every other folder of `root` that holds runs or verdicts. `kept`: a file in which the heads of verdicts are kept.
 
     Raises ReportError when the root does not exist or the declarations do not load: a page without the declared cells would hide what did not run.
+    A quarantine that has expired does not stop a page: its cell is shown as required again, with the remark.
     """
     from matrix import load
     from matrix.problem import MatrixError
@@ -88,22 +154,30 @@ def read_results(root: Path, matrix_root: Path | None = None) -> list[CellResult
     if not root.is_dir():
         raise ReportError(f"{root}: no such results directory")
     try:
-        matrix = load(matrix_root)
+        matrix = load(matrix_root, today=date.min)
     except MatrixError as error:
         raise ReportError(f"the matrix cannot be loaded, so the declared cells are not known: {error.problems[0]}") from None
-    cells = [_declared(root, matrix, cell) for _, cell in sorted(matrix.cells.items())]
-    known = {cell.key for cell in cells}
-    return cells + [_undeclared(folder) for folder in sorted(root.iterdir()) if folder.is_dir() and folder.name not in known and _holds_results(folder)]
+    return results_of(root, matrix, Heads(root, kept), processes)
 
 
-def _declared(root: Path, matrix: Matrix, cell: DeclaredCell) -> CellResult:
-    from matrix import baseline_directory
+def results_of(root: Path, matrix: Matrix, heads: Heads, processes: int = 1, now: datetime | None = None) -> list[CellResult]:
+    """As `read_results`, of a loaded matrix."""
+    now = now or datetime.now(UTC)
+    known = {cell.key for cell in matrix.cells.values()}
+    others = sorted(path.name for path in root.iterdir() if path.name not in known and path.is_dir())
+    heads.fill([*known, *others], processes)
+    cells = [_declared(root, matrix, cell, heads.of(cell.key), now) for _, cell in sorted(matrix.cells.items())]
+    cells += [_undeclared(root / name, heads.of(name), now) for name in others if _holds_results(root / name)]
+    heads.save()
+    return cells
+
+
+def _declared(root: Path, matrix: Matrix, cell: DeclaredCell, history: tuple[Head, ...], now: datetime) -> CellResult:
     from matrix.problem import MatrixError
-    from matrix.resolver import model_text
+    from matrix.resolver import baseline_directory, model_text
 
-    folder, quarantine = root / cell.key, cell.quarantined
-    history = tuple(_history(folder))
-    stale = bool(history and history[-1].verdict and history[-1].verdict.stale)
+    judged = history[-1].judged() if history else None
+    disposition, remark = disposed(matrix, cell, judged, now)
     try:
         model, baseline = model_text(matrix, cell), baseline_directory(cell, matrix)
     except (MatrixError, OSError):
@@ -111,24 +185,30 @@ def _declared(root: Path, matrix: Matrix, cell: DeclaredCell) -> CellResult:
     return CellResult(
         id=str(cell.id),
         key=cell.key,
+        folder=root / cell.key,
         declared=True,
-        disposition=str(Disposition.STALE if stale and cell.disposition is Disposition.REQUIRED else cell.disposition),
+        disposition=str(disposition),
+        history=history,
+        remark=remark,
         recipe=cell.recipe.value.name,
         model=model,
+        model_name=cell.id.model,
+        family=cell.model.value.family,
+        hardware=cell.id.hardware,
+        mode=cell.id.mode,
+        variant=cell.id.variant or "",
         tiers=cell.tiers,
-        runs=tuple(_runs(folder)),
-        history=history,
-        remark=f"quarantined until {quarantine.expires} by {quarantine.owner} ({quarantine.issue}): {quarantine.reason}" if quarantine else "",
+        unvalidated=cell.unvalidated or "",
+        quarantined=cell.quarantined,
         baseline=baseline,
-        metric=cell.recipe.value.judge.metric,
+        metric=cell.rule.metric,
+        now=now,
     )
 
 
-def _undeclared(folder: Path) -> CellResult:
-    history = tuple(_history(folder))
-    verdict = history[-1].verdict if history else None
-    recipe = verdict.declared.recipe if verdict else None
-    return CellResult(folder.name, folder.name, False, "undeclared", recipe or "", "", (), tuple(_runs(folder)), history, "not declared in the matrix")
+def _undeclared(folder: Path, history: tuple[Head, ...], now: datetime) -> CellResult:
+    recipe = (history[-1].recipe if history else None) or ""
+    return CellResult(folder.name, folder.name, folder, False, UNDECLARED, history, "not declared in the matrix", recipe, now=now)
 
 
 def _holds_results(folder: Path) -> bool:
@@ -142,31 +222,7 @@ def _runs(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _history(folder: Path) -> list[Judgement]:
-    found = [_judgement(path) for path in (folder / "verdicts").glob("*.json")]
-    return sorted(found, key=lambda judgement: (judgement.time, judgement.path.name))
-
-
-def _judgement(path: Path) -> Judgement:
-    """A verdict, or the runner's note that there was nothing to judge: {"outcome", "reasons", "runs": [{"seed"}], "time"}."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ReportError(f"{path}: not JSON ({error})") from None
-    if "schema_version" in record and "rule" in record:
-        verdict = read_verdict(path)
-        seeds = tuple(run.seed for run in verdict.candidates if run.seed is not None)
-        return Judgement(path, datetime.fromisoformat(verdict.created), verdict.outcome, tuple(verdict.reasons), verdict, seeds)
-    if record.get("outcome") not in set(Outcome):
-        raise ReportError(f"{path}: neither a verdict of schema {SCHEMA_VERSION} nor a runner's record (outcome {record.get('outcome')!r})")
-    seeds = tuple(run["seed"] for run in record.get("runs", []) if isinstance(run.get("seed"), int))
-    return Judgement(path, datetime.fromtimestamp(float(record.get("time", 0)), UTC), Outcome(record["outcome"]), tuple(record.get("reasons", [])), None, seeds)
-
-
-def age(time: datetime, now: datetime | None = None) -> str:
-    """How long ago, in the largest whole unit."""
-    seconds = max(((now or datetime.now(UTC)) - time).total_seconds(), 0)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+def counts(results: Sequence[CellResult]) -> dict[State, int]:
+    """How many cells in each state; they add up to the number of cells."""
+    found = Counter(result.state for result in results)
+    return {state: found[state] for state in State if found[state]}

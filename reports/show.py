@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from matrix.outcome import Outcome
-from reports.night import control
-from reports.results import CellResult, age
+from reports.night import of_results
+from reports.results import CellResult
 from reports.verdict import Comparison, Verdict
 
 STYLES = {
@@ -102,14 +102,13 @@ def print_table(results: Sequence[CellResult], console: Console | None = None) -
     for result in results:
         style = STYLES[result.outcome]
         seeds = ", ".join(str(seed) for seed in result.seeds) or "–"
-        when = age(result.latest.time) if result.latest else "–"
         outcome = f"[{style}]{MARKS[result.outcome]} {escape(result.title)}[/]"
-        table.add_row(escape(result.id), outcome, result.disposition, seeds, when, escape(result.reasons[0] if result.reasons else ""))
+        table.add_row(escape(result.id), outcome, result.disposition, seeds, result.age, escape(result.reasons[0] if result.reasons else ""))
     console.print(table)
     counts = [(outcome, sum(result.outcome is outcome for result in results)) for outcome in Outcome]
     console.print(f"{len(results)} cells: " + ", ".join(f"{count} {outcome}" for outcome, count in counts if count))
-    if any(result.outcome is Outcome.FAIL and result.verdict for result in results):
-        console.print(control({result.id: result.verdict for result in results if result.verdict}).text)
+    if any(result.outcome is Outcome.FAIL for result in results):
+        console.print(of_results(results).text)
 
 
 def print_baseline(folder: Path, console: Console | None = None) -> None:

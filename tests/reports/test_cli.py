@@ -77,7 +77,7 @@ def test_rule_from_a_file(files, tmp_path):
         (["judge", "{100}", *RULE, "--last", "99"], "disjoint windows"),
         (["judge", "{100}", *RULE, "--delta-residual", "0.5"], "residual"),
         (["judge", "{100}", *RULE[:-1], "three"], "sided"),
-        (["page", "/nothing/here"], "no such results"),
+        (["site", "/nothing/here"], "no such results"),
         (["compare", "{100}"], "two or more"),
         (["baseline", "show", "/nothing"], "holds no baseline.json"),
         (["baseline", "record", "{0}", "--recipe", "spell-backward"], "not recorded"),
@@ -112,7 +112,7 @@ def test_page_table_compare_and_baseline_commands(tmp_path):
     listed = run("table", tmp_path / "root")
     assert "x.cpu.colocate" in listed.output
     assert "NOT_RUN" in listed.output
-    page = run("page", tmp_path / "root", "-o", tmp_path / "report")
+    page = run("site", tmp_path / "root", "-o", tmp_path / "report")
     assert page.output.strip().endswith("index.html")
     assert run("compare", *runs[:2], "-o", tmp_path / "cmp").exit_code == 0
 
