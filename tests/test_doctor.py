@@ -14,9 +14,9 @@ import pytest
 from vime import machine as machine_module
 from vime.doctor import ALL, PLATFORMS, Check, diagnose, missing, report, requirements
 from vime.errors import UserError
-from vime.machine import NPU_CONTROL_NODES, Accelerators, Machine, normal, nvidia, packages, read_machine
+from vime.machine import NPU_CONTROL_NODES, Accelerators, Gpu, Machine, normal, nvidia, packages, read_gpus, read_machine
 from vime.npu_smi import Chip
-from vime.probes import computing, sharing, talking
+from vime.probes import computing, hub, sharing, talking
 from vime.version_set import OUTSIDE, compare, read
 
 
@@ -271,3 +271,44 @@ def test_what_a_probe_finds_wrong_is_named_with_its_device() -> None:
     assert talking([Answers(good), Answers((False, "no answer within 60 s"))], "hccl", only).found == "1: no answer within 60 s"
     assert sharing(Answers((True, "handle")), Answers((False, "other bytes")), only).status == "missing"
     assert sharing(Answers((False, "cannot")), Answers(), only).found == "cannot"
+
+
+NVIDIA = {
+    "535": ("NVIDIA A100-SXM4-80GB, 81920 MiB, 535.104.05, 4 MiB", Gpu("NVIDIA A100-SXM4-80GB", 81920, 4, "535.104.05")),
+    "570": ("NVIDIA H200, 143771 MiB, 570.124.06, 140001 MiB", Gpu("NVIDIA H200", 143771, 140001, "570.124.06")),
+    "mig": ("NVIDIA H100 80GB HBM3, [Insufficient Permissions], 550.54.15, [Insufficient Permissions]", Gpu("NVIDIA H100 80GB HBM3", None, None, "550.54.15")),
+    "unified": ("NVIDIA GB10, [N/A], 580.95.05, [N/A]", Gpu("NVIDIA GB10", None, None, "580.95.05")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NVIDIA))
+def test_nvidia_tables_of_several_generations(name: str) -> None:
+    text, gpu = NVIDIA[name]
+    assert read_gpus(f"{text}\n{text}") == (gpu, gpu)
+    assert read_gpus("NVIDIA-SMI has failed") == ()
+
+
+def test_a_busy_gpu_is_named() -> None:
+    text, gpu = NVIDIA["570"]
+    checks = {check.name: check for check in diagnose(cpu_machine(nvidia=Accelerators("/nvidia-smi", (text,), ("nvidia0",), gpus=(gpu,))))}
+    assert checks["nvidia memory"].found == "device 0: 140001 of 143771 MiB"
+
+
+def test_the_hub_is_asked_where_it_is_configured_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert hub(frozenset({"npu"})).status == "ok"
+    closed = hub(frozenset({"npu"}))
+    assert (closed.status, "HF_ENDPOINT" in closed.mend) == ("note", True)

@@ -135,6 +135,9 @@ def _cuda(facts: Machine) -> Iterator[Check]:
         yield Check("nvidia devices", "missing", seen.fault.splitlines()[0], cuda, "nvidia-smi fails: reload or reinstall the driver")
     elif seen.devices:
         yield Check("nvidia devices", "ok", "; ".join(seen.devices), cuda)
+        busy = [f"device {index}: {gpu.used_mb} of {gpu.total_mb} MiB" for index, gpu in enumerate(seen.gpus) if full(gpu.used_mb, gpu.total_mb)]
+        if busy:
+            yield Check("nvidia memory", "note", "; ".join(busy), cuda, "somebody uses these devices (nvidia-smi shows which process)")
     else:
         found = f"nodes {', '.join(seen.nodes)} but no nvidia-smi" if seen.nodes else "none"
         mend = (
@@ -175,14 +178,19 @@ def _npu(facts: Machine) -> Iterator[Check]:
     yield Check("CANN", "ok" if facts.cann else "missing", facts.cann or "not found", npu, "" if facts.cann else "install CANN 9.1.0 and source its set_env.sh")
 
 
+def full(used: int | None, total: int | None) -> bool:
+    """Whether somebody else holds a good part of a device's memory; unknown is not full."""
+    return used is not None and total is not None and used > USED_FRACTION * total
+
+
 def _chips(seen: Accelerators, npu: frozenset[str]) -> Iterator[Check]:
     """Health and memory of the devices; one that another job fills is worth knowing before a run fails on it."""
     ill = [f"device {chip.device} ({chip.name}): {chip.health}" for chip in seen.chips if chip.health != "OK"]
     if ill:
         yield Check("ascend health", "missing", "; ".join(ill), npu, "reset the device (npu-smi set -t reset), or leave it out of ASCEND_RT_VISIBLE_DEVICES")
-    full = [f"device {chip.device}: {chip.used_mb} of {chip.total_mb} MB" for chip in seen.chips if chip.used_mb > USED_FRACTION * chip.total_mb]
-    if full:
-        yield Check("ascend memory", "note", "; ".join(full), npu, "somebody uses these devices (npu-smi info shows which process)")
+    busy = [f"device {chip.device}: {chip.used_mb} of {chip.total_mb} MB" for chip in seen.chips if full(chip.used_mb, chip.total_mb)]
+    if busy:
+        yield Check("ascend memory", "note", "; ".join(busy), npu, "somebody uses these devices (npu-smi info shows which process)")
 
 
 def _packages(facts: Machine, platform: str) -> Iterator[Check]:

@@ -28,6 +28,16 @@ TOOL_TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """What nvidia-smi says of one device; memory in MiB."""
+
+    name: str
+    total_mb: int | None
+    used_mb: int | None
+    driver: str | None
+
+
+@dataclass(frozen=True)
 class Accelerators:
     """Devices of one vendor. `tool` is its management tool's path, `devices` what that tool lists, `nodes` the device files there are."""
 
@@ -37,6 +47,7 @@ class Accelerators:
     fault: str = ""  # what the tool answered when it failed
     chips: tuple[Chip, ...] = ()  # what npu-smi says of each
     driver: str | None = None
+    gpus: tuple[Gpu, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,8 +134,19 @@ def nvidia() -> Accelerators:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return Accelerators(nodes=nodes)
-    code, text = _ask([tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
-    return Accelerators(tool, tuple(text.splitlines()) if code == 0 else (), nodes, "" if code == 0 else text)
+    code, text = _ask([tool, "--query-gpu=name,memory.total,driver_version,memory.used", "--format=csv,noheader"])
+    return Accelerators(tool, tuple(text.splitlines()) if code == 0 else (), nodes, "" if code == 0 else text, gpus=read_gpus(text) if code == 0 else ())
+
+
+def read_gpus(text: str) -> tuple[Gpu, ...]:
+    """The lines of nvidia-smi's query (name, memory.total, driver_version, memory.used). What a card or an old driver does not tell (`[N/A]`) is None."""
+    out = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 4:
+            total, used = ((int(match[1]) if (match := re.match(r"(\d+) MiB", field)) else None) for field in (fields[1], fields[3]))
+            out.append(Gpu(fields[0], total, used, None if fields[2].startswith("[") else fields[2]))
+    return tuple(out)
 
 
 def npu() -> Accelerators:

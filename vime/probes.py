@@ -19,6 +19,7 @@ from vime.platforms import registry
 from vime.platforms.visible import VisibleDevices
 
 START_S, PING_S = 120.0, 60.0
+HUB_S = 5.0
 BYTES = 2**20
 WORLD = 2  # processes on a platform whose devices are only slots
 
@@ -34,7 +35,7 @@ def probe(name: str) -> list[Check]:
         meeting = stack.enter_context(store())
         members = [stack.enter_context(Member(platform.name, shown, rank, len(devices), meeting)) for rank, shown in enumerate(devices)]
         twin = stack.enter_context(Member(platform.name, devices[0], len(devices), len(devices), meeting))
-        return [computing(members, only), talking(members, platform.collective_backend, only), sharing(members[0], twin, only)]
+        return [computing(members, only), talking(members, platform.collective_backend, only), sharing(members[0], twin, only), hub(only)]
 
 
 def devices_of(platform: Any) -> list[dict[str, str]]:
@@ -82,6 +83,23 @@ def sharing(first: Member, second: Member, only: frozenset[str]) -> Check:
             "shared memory of a device", "missing", str(text), only, "colocated weight sync needs it: use weights.transport broadcast or disk until then"
         )
     return Check("shared memory of a device", "ok", f"{BYTES} bytes written by one process were read by another", only)
+
+
+def hub(only: frozenset[str]) -> Check:
+    """Whether the model hub that huggingface_hub is configured for answers. Runs need it only where somebody fetches models: a note, not a fault."""
+    import urllib.error
+    import urllib.request
+
+    from huggingface_hub.constants import ENDPOINT
+
+    try:
+        urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=HUB_S).close()
+    except urllib.error.HTTPError as answer:
+        return Check("model hub", "ok", f"{ENDPOINT} answers ({answer.code})", only)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return Check("model hub", "note", f"{ENDPOINT}: {reason}", only, "fetch models elsewhere and copy their directories, or set HF_ENDPOINT to a mirror")
+    return Check("model hub", "ok", f"{ENDPOINT} answers", only)
 
 
 def zip_answers(answers: list[tuple[bool, Any]]) -> list[tuple[bool, str]]:

@@ -83,5 +83,5 @@ class CudaPlatform(Accelerator):
     def versions(self) -> dict[str, str]:
         from vime.machine import nvidia
 
-        drivers = {line.rsplit(",", 1)[-1].strip() for line in nvidia().devices}
+        drivers = {gpu.driver for gpu in nvidia().gpus if gpu.driver}
         return {"nvidia-driver": ", ".join(sorted(drivers))} if drivers else {}
