@@ -189,9 +189,10 @@ def _state(trained: Trained, *, loading: bool, optimizer: bool = True, random_st
 
 
 def optimizers(trained: Trained) -> dict[str, Any]:
-    """Megatron's optimizers by kind: a pipeline stage without routed experts has none for them."""
+    """Megatron's optimizers by kind. A pipeline stage without routed experts has an empty one for them, which can neither be saved nor loaded."""
     parts = getattr(trained.optimizer, "chained_optimizers", [trained.optimizer])
-    return {EXPERTS if any(group.get("is_expert_parallel") for group in part.param_groups) else DENSE: part for part in parts}
+    filled = [part for part in parts if any(group["params"] for group in part.param_groups)]
+    return {EXPERTS if any(group.get("is_expert_parallel") for group in part.param_groups) else DENSE: part for part in filled}
 
 
 def _optimizer_state(trained: Trained, model: Any, loading: bool) -> dict[str, Any]:
