@@ -17,7 +17,7 @@ from matrix.loader import Declared, DeclaredCell, Matrix
 from matrix.problem import MatrixError, Problem, Where
 from matrix.resolver import compose_cell, layout_fragments, model_path
 from matrix.twins import twin_faults
-from matrix.vime_schema import PASSED_THROUGH
+from matrix.vime_schema import PASSED_THROUGH, Catalogue
 from matrix.weights import fingerprint
 
 
@@ -29,7 +29,9 @@ def check(matrix: Matrix) -> list[Problem]:
         found += _model(matrix, model)
     for recipe in matrix.recipes.values():
         found += _recipe(recipe)
-    if (matrix.root / "schema" / "vime-config.schema.json").is_file():
+    if unreadable := _schemas(matrix):
+        found += unreadable
+    elif (matrix.root / "schema" / "vime-config.schema.json").is_file():
         found += _undecided(matrix)
         for cell in matrix.cells.values():
             found += _cell(matrix, cell)
@@ -38,6 +40,17 @@ def check(matrix: Matrix) -> list[Problem]:
     else:
         found.append(Problem(Where(str(matrix.root / "schema" / "vime-config.schema.json")), "is missing: write it with 'vime config schema'"))
     return sorted(set(found))
+
+
+def _schemas(matrix: Matrix) -> list[Problem]:
+    """Committed schema and catalogues that cannot be read: nothing can be held to them."""
+    found: list[Problem] = []
+    for path in sorted((matrix.root / "schema").glob("**/*.json")):
+        try:
+            _ = Catalogue(path) if path.parent.name == "options" else matrix.vime
+        except MatrixError as error:
+            found += error.problems
+    return found
 
 
 def _selection(matrix: Matrix) -> list[Problem]:
@@ -76,7 +89,15 @@ def _config_faults(directory: Path, declared: dict[str, Any]) -> Iterator[tuple[
     file = directory / "config.json"
     if not file.is_file():
         return
-    written = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        written = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        written, error_text = None, f" ({error})"
+    else:
+        error_text = ""
+    if not isinstance(written, dict):
+        yield next(iter(declared), ""), f"{file} is not a JSON object{error_text}: make the warm start again"
+        return
     rope = written.get("rope_parameters") or {}  # transformers 5 writes rope_theta there
     flat = {**({"torch_dtype": written["dtype"]} if "dtype" in written else {}), **rope, **written}
     for key, value in declared.items():

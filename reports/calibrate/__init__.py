@@ -7,7 +7,7 @@ by run and by blocks of residuals; `fitted.py`: a fitted curve), and applies the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,6 +66,8 @@ def operating_characteristic(runs: Sequence[Run], rule: JudgeRule, trials: int =
     if len(runs) < LEAST_RUNS:
         raise ReportError(f"{len(runs)} run(s): a spread between runs needs {LEAST_RUNS} or more")
     case = Case(runs, (), rule)
+    rule = case.rule_to(case.common)
+    case = replace(case, rule=rule)
     _check_grid(case)
     values = case.values(runs)
     if not np.isfinite(values).all():
@@ -84,7 +86,8 @@ def _check_grid(case: Case) -> None:
     """The common steps reach the planned end at one stride: 1, or an evaluation's."""
     common, planned = case.common, case.rule.planned_steps
     strides = np.unique(np.diff(common))
-    whole = len(strides) == 1 and len(common) == planned // int(strides[0])
+    apart = case.rule.windows.first + case.rule.windows.last <= planned
+    whole = apart and len(strides) == 1 and len(common) == planned // int(strides[0])
     if not whole or not case.grid.first.any() or not case.grid.last.any():
         raise ReportError(f"the runs share {len(common)} steps of {case.rule.metric}; the rule plans {planned}")
 

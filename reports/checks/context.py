@@ -45,10 +45,12 @@ class Case:
 
     def windows(self, steps: np.ndarray) -> Grid:
         """The rule's windows on `steps`; a run that stopped early, where the rule allows it, ends with its last step."""
-        rule, start = self.rule, self.origin
-        if rule.early_stop and len(steps) and steps[-1] - start + 1 < rule.planned_steps:
-            rule = rule.model_copy(update={"planned_steps": int(steps[-1]) - start + 1})
-        return grid(steps, rule, start)
+        return grid(steps, self.rule_to(steps), self.origin)
+
+    def rule_to(self, steps: np.ndarray) -> JudgeRule:
+        """The rule, planned to end with `steps` where it allows runs to stop early and they did."""
+        made = int(steps[-1]) - self.origin + 1 if len(steps) else 0
+        return self.rule.model_copy(update={"planned_steps": made}) if self.rule.early_stop and 0 < made < self.rule.planned_steps else self.rule
 
     @cached_property
     def origin(self) -> int:

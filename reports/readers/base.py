@@ -24,6 +24,7 @@ _NON_FINITE_WORDS = {
     "-infinity": -math.inf,
 }
 _LONGEST_NUMBER = 64
+METRIC_KEYS = ("key", "name", "tag", "metric")
 _LEADING_ZERO = re.compile(r"[-+]?0\d")  # no program writes 05: what stands there has lost its decimal sign
 
 
@@ -82,6 +83,12 @@ def as_number(value: Any) -> float | None:
         return None
 
 
+def named_value(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """{"train/loss": 0.2} of a record of one metric, {"key": "train/loss", "value": 0.2}; None for any other."""
+    name = next((record[one] for one in METRIC_KEYS if isinstance(record.get(one), str)), None) if "value" in record else None
+    return None if name is None else {name: record["value"]}
+
+
 def as_step(value: Any) -> int | None:
     """The step a value is, or None: a whole number, not negative; text, fractions and truth values are no steps."""
     if isinstance(value, float) and value.is_integer():
@@ -97,4 +104,4 @@ def text_step(text: str) -> int | None:
     return as_step(number) if number is not None and math.isfinite(number) and number < 1 << 53 else None
 
 
-__all__ = ["HEAD_BYTES", "Reader", "Reading", "Source", "as_number", "as_step", "text_step"]
+__all__ = ["HEAD_BYTES", "Reader", "Reading", "Source", "as_number", "as_step", "named_value", "text_step"]

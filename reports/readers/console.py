@@ -14,7 +14,7 @@ from typing import Any
 
 from reports.errors import UnreadableRun
 from reports.model import NoteKind, Run
-from reports.readers.base import Reading, Source, as_step
+from reports.readers.base import Reading, Source, as_step, named_value
 from reports.readers.console_lines import ANSI, bar_of, dict_of, megatron_of, pairs_of
 from reports.readers.hf_trainer import SUMMARY
 from reports.readers.names import Names, names
@@ -128,6 +128,7 @@ class _Log:
         if not values:
             self.table.notes.add(NoteKind.BROKEN_LINE, f"not a whole record: {part.strip()[:60]!r}", self._at(number))
             return
+        values = named_value(values) or values
         left = {name: value for name, value in values.items() if name not in STEP_KEYS and name.lower() not in self.names.bookkeeping}
         if left:
             self.table.add(step, left, number)

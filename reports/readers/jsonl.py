@@ -15,13 +15,12 @@ from typing import Any
 
 from reports.errors import UnreadableRun
 from reports.model import NoteKind, Run
-from reports.readers.base import Reading, Source, as_number, as_step
+from reports.readers.base import Reading, Source, as_number, as_step, named_value
 from reports.readers.names import Names, names, pick_step
 from reports.readers.records import StepTable, json_lines
 
 HOLDERS = ("metrics", "data", "values", "logs", "scalars")
 _OBJECT = re.compile(r'\s*\{\s*(["}]|$)')  # a Python dict, with single quotes, is a console log's
-KEYS = ("key", "name", "tag", "metric")
 
 
 class JsonlReader:
@@ -85,7 +84,7 @@ def _single_record(source: Source) -> bool:
     document = source.document
     if not isinstance(document, dict) or pick_step(document, names(), None) is None:
         return False
-    return isinstance(document.get("metrics"), dict) or ("value" in document and any(isinstance(document.get(name), str) for name in KEYS))
+    return isinstance(document.get("metrics"), dict) or named_value(document) is not None
 
 
 def _step_key(record: Mapping[str, Any], declared: Names, how: Reading, before: str | None, table: StepTable) -> str | None:
@@ -108,10 +107,8 @@ def metrics_of(record: Mapping[str, Any], key: str | None, declared: Names) -> M
         if isinstance(record.get(holder), dict):
             found: Mapping[str, Any] = record[holder]
             return found
-    if "value" in record:
-        name = next((record[one] for one in KEYS if isinstance(record.get(one), str)), None)
-        if name is not None:
-            return {name: record["value"]}
+    if (one := named_value(record)) is not None:
+        return one
     if "metrics" in record:
         return None
     left = {name: value for name, value in record.items() if name != key and name.lower() not in declared.bookkeeping and name not in declared.steps}

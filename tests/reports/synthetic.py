@@ -40,9 +40,9 @@ def rewards(seed: int, steps: int = STEPS, *, plateau: float = 0.93, speed: floa
     return (np.round(np.clip(values, 0, 1) * 256) / 256).tolist()
 
 
-def jsonl(path: Path, values: list[float], metric: str = "rollout/reward_mean") -> Path:
+def jsonl(path: Path, values: list[float], metric: str = "rollout/reward_mean", *, start: int = 0, stride: int = 1) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"step": step, "metrics": {metric: value}}) + "\n" for step, value in enumerate(values)))
+    path.write_text("".join(json.dumps({"step": start + stride * at, "metrics": {metric: value}}) + "\n" for at, value in enumerate(values)))
     return path
 
 

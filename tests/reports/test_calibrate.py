@@ -134,3 +134,13 @@ def test_an_evaluation_every_fifth_step_is_calibrated_on_its_own_steps(tmp_path,
     assert found.steps == 20
     assert rate(found, "healthy").passed[0] >= 0.9
     assert rate(found, "no learning").failed[0] >= 0.99
+
+
+def test_runs_that_may_stop_early_are_calibrated_on_the_steps_they_all_made(tmp_path):
+    stopped = read_runs([jsonl(tmp_path / f"{seed}.jsonl", rewards(seed)[:60]) for seed in range(5)])
+    with pytest.raises(ReportError, match="share 60 steps"):
+        operating_characteristic(stopped, rule(), trials=100)
+    assert operating_characteristic(stopped, rule(early_stop=True), trials=100).steps == 60
+    short = read_runs([jsonl(tmp_path / f"{seed}.jsonl", rewards(seed)[:25]) for seed in range(5)])
+    with pytest.raises(ReportError, match="share 25 steps"):
+        operating_characteristic(short, rule(early_stop=True), trials=100)

@@ -301,3 +301,5 @@ def test_a_file_of_one_record_names_its_metric(tmp_path):
     path.write_text(json.dumps({"step": 12, "key": "entropy", "value": 1.5}) + "\n")
     run = read_run(path)
     assert (run.format, {name: curve.values.tolist() for name, curve in run.curves.items()}) == ("jsonl", {"train/entropy": [1.5]})
+    path.write_text('"step": 11, "key": "entropy", "value": 1.25}\n' + json.dumps({"step": 12, "key": "entropy", "value": 1.5}) + "\n")
+    assert {name: curve.values.tolist() for name, curve in read_run(path).curves.items()} == {"train/entropy": [1.5]}
