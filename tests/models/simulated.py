@@ -72,7 +72,9 @@ def world(parallel: dict[str, Any], rank: int) -> Iterator[Layout]:
 
 
 @contextlib.contextmanager
-def simulated(hf_config: dict[str, Any], parallel: dict[str, Any], rank: int, *, mtp: bool = False, megatron: dict[str, Any] | None = None) -> Iterator[Rank]:
+def simulated(
+    hf_config: dict[str, Any], parallel: dict[str, Any], rank: int, *, mtp: bool = False, megatron: dict[str, Any] | None = None, device: str = "cpu"
+) -> Iterator[Rank]:
     """One rank of a layout."""
     from vime.training.model import _check_marks, bare_model, transformer_config
 
@@ -90,7 +92,7 @@ def simulated(hf_config: dict[str, Any], parallel: dict[str, Any], rank: int, *,
             warnings.simplefilter("ignore")
             transformer = transformer_config(config, family, hf_config, "cpu", mtp=mtp)
             layout = dataclasses.replace(layout, layer_offset=get_transformer_layer_offset(transformer))
-            model = bare_model(family, hf_config, transformer, family.shape(hf_config), layout, torch.device("cpu"), mtp=mtp)
+            model = bare_model(family, hf_config, transformer, family.shape(hf_config), layout, torch.device(device), mtp=mtp)
         table = family.weight_table(hf_config, mtp=mtp)
         _check_marks(model, table, layout)
         yield Rank(model, layout, table)

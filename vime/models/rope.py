@@ -86,7 +86,7 @@ def inverse_frequencies(rope: Rope, dim: int) -> torch.Tensor:
     """float32[dim / 2] for heads of which `dim` dimensions are rotated."""
     import torch
 
-    frequencies = 1.0 / (rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+    frequencies = 1.0 / (rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))
     if rope.kind == "linear":
         return frequencies / rope.factor
     if rope.kind == "llama3":
@@ -112,7 +112,7 @@ def _yarn(rope: Rope, frequencies: torch.Tensor, dim: int) -> torch.Tensor:
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / max(high - low, 0.001)).clamp(0, 1)
     return frequencies / rope.factor * ramp + frequencies * (1 - ramp)
 
 
