@@ -25,15 +25,16 @@ from vime.weights.session import WeightSync
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(170)]
 
-TOKENS = 1
-PROMPTS = [[3 + index % 40, 9, 12, 5] for index in range(32)]
+TOKENS, STEPS = 1, 40
+CLOSE = 2e-4  # largest |Δ log p| of some hundred tokens; the weights are large
+PROMPTS = [[3 + 7 * (index % 4), 9, 12, 5] for index in range(32)]  # few, so that a draft learns in some steps what follows them
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GLM-4.7 twin with a draft layer, its predictions far from uniform: a draft that knows nothing is seldom right."""
     directory = tmp_path_factory.mktemp("draft")
-    changes = {**MODELS["glm4-moe"], "vocab_size": 64, "num_nextn_predict_layers": 1, "initializer_range": 0.4}
+    changes = {**MODELS["glm4-moe"], "vocab_size": 64, "num_nextn_predict_layers": 1, "initializer_range": 0.8}
     with one_rank(configured(twin(directory / "twin", **changes), train={"mtp": MtpConfig(loss_weight=1.0)})) as actor:
         actor.export_hf(str(directory / "hf"))
     return directory / "hf"
@@ -87,9 +88,12 @@ def batch(results: list[Any]) -> Any:
 
 
 def gap(trainer: Any, results: list[Any]) -> float:
-    """Largest difference between the log-probs that came with speculative answers and the trainer's."""
+    """Largest difference between the log-probs that came with speculative answers and the trainer's; asserts the mean."""
     scored = trainer.logprobs([prompt + result.response_ids for prompt, result in zip(PROMPTS, results, strict=True)])
-    return max(float(np.abs(values[len(prompt) - 1 :] - result.logprobs).max()) for prompt, values, result in zip(PROMPTS, scored, results, strict=True))
+    pairs = zip(PROMPTS, scored, results, strict=True)
+    gaps = np.concatenate([np.abs(values[len(prompt) - 1 :] - result.logprobs) for prompt, values, result in pairs])
+    assert gaps.mean() < 1e-5
+    return float(gaps.max())
 
 
 def skip_draft(_: Any, skip: bool) -> None:
@@ -127,12 +131,12 @@ def test_a_draft_that_is_updated_follows_the_model_and_one_that_is_not_is_notice
     report = sync.push(0)
     draft = set(trainer.trained.table.draft)
     assert draft and draft <= set(report.digests), "every tensor of the draft is sent and its digest compared"
-    assert report.held_check is not None and report.held_check.largest_gap < 1e-5
+    assert report.held_check is not None and report.held_check.largest_gap < CLOSE
     results, untrained = rollout(engine, 0)
-    assert gap(trainer, results) < 1e-5, "speculation does not change the log-probs"
-    for step in range(25):
+    assert gap(trainer, results) < CLOSE, "speculation does not change the log-probs"
+    for step in range(STEPS):
         metrics = trainer.train(batch(results), step)
-    assert metrics["train/mtp_loss"] < 3.5
+    assert metrics["train/mtp_loss"] < 1.0
     old_policy = trainer.logprobs([[5, 6, 7, 8]])[0]
 
     only_model = dataclasses.replace(settings(model), rollout=dataclasses.replace(settings(model).rollout, speculative=SpeculativeConfig()))
@@ -140,31 +144,31 @@ def test_a_draft_that_is_updated_follows_the_model_and_one_that_is_not_is_notice
     sync = sync_of(trainer, engine, only_model)
     sync.push(1)  # the model alone: what a framework does that forgets the draft
     results, stale = rollout(engine, 1)
-    assert gap(trainer, results) < 1e-5
+    assert gap(trainer, results) < CLOSE
     sync.close()
 
     sync = sync_of(trainer, engine, settings(model))
     sync.push(2)
     results, updated = rollout(engine, 2)
-    assert gap(trainer, results) < 1e-5
-    np.testing.assert_allclose(trainer.logprobs([[5, 6, 7, 8]])[0], old_policy, atol=1e-5)
-    assert updated > stale + 0.15, f"accept length {untrained:.3f} untrained, {stale:.3f} when the draft update is skipped, {updated:.3f} with it"
+    assert gap(trainer, results) < CLOSE
+    np.testing.assert_allclose(trainer.logprobs([[5, 6, 7, 8]])[0], old_policy, atol=CLOSE)
+    assert updated > stale + 0.1, f"accept length {untrained:.3f} untrained, {stale:.3f} when the draft update is skipped, {updated:.3f} with it"
 
     engine.run(skip_draft, True)
-    trainer.train(batch(results), 25)
+    trainer.train(batch(results), STEPS)
     with pytest.raises(RunError, match=r"weight sync: model\.layers\.2\.\S+: engine 0 holds digest .* after the sync, the trainer sent"):
         sync.push(3)
     assert engine.call("state").result(9, "") == ("dirty", -1), "whole or not at all: the model of version 3 does not generate with another draft"
     engine.run(skip_draft, False)
     sync.push(4)
-    assert gap(trainer, rollout(engine, 4)[0]) < 1e-5
+    assert gap(trainer, rollout(engine, 4)[0]) < CLOSE
 
     engine.run(break_draft)
     with pytest.raises(RunError, match="the draft broke"):
         sync.push(5)
     assert engine.call("state").result(9, "") == ("dirty", -1)
-    assert sync.push(6).held_check.largest_gap < 1e-5
-    assert gap(trainer, rollout(engine, 6)[0]) < 1e-5
+    assert sync.push(6).held_check.largest_gap < CLOSE
+    assert gap(trainer, rollout(engine, 6)[0]) < CLOSE
     sync.close()
 
 
@@ -177,9 +181,9 @@ def test_the_draft_travels_by_every_transport(weights: dict[str, Any], trainer: 
             trainer.train(batch(results), version)
         report = sync.push(version)
         assert set(trainer.trained.table.draft) <= {key.partition("[")[0] for key in report.digests}
-        assert report.held_check.largest_gap < 1e-5 and report.held_check.read_back > 8
+        assert report.held_check.largest_gap < CLOSE and report.held_check.read_back > 8
         assert report.base_version == (0 if version and weights.get("encoding") == "delta" else None)
-    assert gap(trainer, rollout(engine, 20)[0]) < 1e-5
+    assert gap(trainer, rollout(engine, 20)[0]) < CLOSE
     sync.close()
 
 
@@ -204,13 +208,13 @@ def test_a_compiled_engine_follows_updates_of_model_and_draft(trainer: Any, mode
     sync = sync_of(trainer, child, config)
     sync.push(0)
     results, untrained = rollout(child, 0)
-    assert gap(trainer, results) < 1e-5
-    for step in range(25):
+    assert gap(trainer, results) < CLOSE
+    for step in range(STEPS):
         trainer.train(batch(results), step)
     report = sync.push(1)
-    assert report.held_check is not None and report.held_check.largest_gap < 1e-5
+    assert report.held_check is not None and report.held_check.largest_gap < CLOSE
     results, updated = rollout(child, 1)
-    assert gap(trainer, results) < 1e-5
+    assert gap(trainer, results) < CLOSE
     assert updated > untrained + 0.1
     sync.close()
     child.close()
