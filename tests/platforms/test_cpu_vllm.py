@@ -134,6 +134,32 @@ def test_drafted_tokens_are_sampled_at_their_requests_temperature(dense_engine: 
     assert by_kernel.tolist() != mended.tolist(), OBSOLETE
 
 
+def reload_with_partial_loader(_: Any, mended: bool) -> str:
+    """vLLM's layer-wise reload begun on a layer whose loader is a functools.partial."""
+    from functools import partial
+
+    from vllm.model_executor.model_loader.reload import initialize_layerwise_reload, record_metadata_for_reloading
+
+    from vime.rollout.vllm_compat.worker import name_loaders
+
+    layer = torch.nn.Linear(2, 2)
+    layer.weight.weight_loader = partial(lambda parameter, loaded, scale: parameter.data.copy_(loaded * scale), scale=1.0)  # type: ignore[assignment]
+    record_metadata_for_reloading(layer)
+    if mended:
+        name_loaders(layer)
+    try:
+        initialize_layerwise_reload(layer)
+    except AttributeError as error:
+        return str(error)
+    return "begun"
+
+
+def test_layers_with_partial_loaders_can_be_reloaded(dense_engine: EngineChild) -> None:
+    """MiniMax-M2's query and key norms. The mend is in `vllm_compat/worker.py`: it is no matter of the CPU."""
+    assert dense_engine.run(reload_with_partial_loader, True) == "begun"
+    assert "__name__" in dense_engine.run(reload_with_partial_loader, False), OBSOLETE
+
+
 def sleep_changes_nothing(_: Any) -> bool:
     """Whether vLLM's CPU worker keeps its memory when told to sleep."""
     worker = STATE["engine"]._adapter._engine.model_executor.driver_worker.worker
