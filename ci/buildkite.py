@@ -47,6 +47,14 @@ def meta_keys(prefix: str) -> list[str]:
     return [key for key in call("meta-data", "keys").stdout.split() if key.startswith(prefix)]
 
 
+IMAGE = "image:"  # + name: the digest of an image that this build pushed
+
+
+def images() -> dict[str, str]:
+    """Digests by name of the images that this build has built."""
+    return {key.removeprefix(IMAGE): get_meta(key) or "" for key in meta_keys(IMAGE)}
+
+
 def annotate(markdown: str, style: str, context: str) -> None:
     call("annotate", "--style", style, "--context", context, text=markdown)
 

@@ -54,6 +54,7 @@ def pipeline(
         Path | None, typer.Option("-o", "--out", help="Write the parts of the pipeline and the selection into this folder.", show_default=False)
     ] = None,
     upload: Annotated[bool, typer.Option("--upload", help="Upload it to the running build, and keep the selection as its artifact.")] = False,
+    built: Annotated[bool, typer.Option("--built", help="Inside a build: take the digests of the images that it built.")] = False,
     settings: SettingsFile = None,
     matrix: Tree = None,
 ) -> None:
@@ -64,7 +65,7 @@ def pipeline(
     """
     from ci.commands import make_pipeline
 
-    make_pipeline(_request(tier, cell, hardware, changed_since, image, build), checks, out, upload, settings, matrix)
+    make_pipeline(_request(tier, cell, hardware, changed_since, image, build), checks, out, upload, settings, matrix, built)
 
 
 def _request(tier: str | None, cell: list[str] | None, hardware: list[str] | None, since: str | None, image: list[str] | None, build: str) -> Request:
@@ -73,6 +74,43 @@ def _request(tier: str | None, cell: list[str] | None, hardware: list[str] | Non
     if tier is None and not cell:
         raise SelectionError("name a tier with --tier, or cells with --cell")
     return Request(tier, tuple(cell or ()), tuple(hardware or ()), since, digests(image or []), build)
+
+
+@app.command()
+def images(
+    name: Annotated[list[str] | None, typer.Argument(help="Images by name; default: all that hardware files name.", show_default=False)] = None,
+    tier: Tier = None,
+    registry: Annotated[str | None, typer.Option(help="Where they are pushed; default: settings.yaml's.", show_default=False)] = None,
+    upload: Annotated[bool, typer.Option("--upload", help="Upload it to the running build.")] = False,
+    settings: SettingsFile = None,
+    matrix: Tree = None,
+) -> None:
+    """Print the pipeline that builds images and tells their digests; with --tier, the tier's pipeline follows, on the images just built.
+
+    python -m ci images vime-npu-a3 --registry registry.example.com/team
+    """
+    from ci.commands import make_images
+
+    make_images(tuple(name or ()), tier, registry, upload, settings, matrix)
+
+
+@app.command()
+def slash(
+    comment: Annotated[str, typer.Option(envvar="VIME_COMMENT", help="A comment that begins with /vime.")],
+    upload: Annotated[bool, typer.Option("--upload", help="Upload what it asks for to the running build.")] = False,
+    build: Build = "build",
+    settings: SettingsFile = None,
+    matrix: Tree = None,
+) -> None:
+    """A comment of a pull request as a pipeline: /vime run qwen3-4b.a3.colocate; /vime tier nightly on a3; /vime images vime-npu-a3."""
+    from ci.commands import make_images, make_pipeline
+    from ci.slash import parse
+
+    asked = parse(comment)
+    if asked.images:
+        make_images(asked.images, None, None, upload, settings, matrix)
+    else:
+        make_pipeline(_request(asked.tier, list(asked.cells), list(asked.hardware), None, None, build), False, None, upload, settings, matrix)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,10 @@ def load_tree(root: Path | None, *, ended: bool = False) -> Any:
     return load(root, today=date.min) if ended else load(root)
 
 
-def make_pipeline(request: Request, checks: bool, out: Path | None, upload: bool, settings_file: Path | None, root: Path | None) -> None:
+def make_pipeline(request: Request, checks: bool, out: Path | None, upload: bool, settings_file: Path | None, root: Path | None, built: bool = False) -> None:
     settings = read_settings(settings_file)
+    if built:
+        request = replace(request, images={**request.images, **buildkite.images()})
     files = {"settings": str(settings_file) if settings_file else None, "matrix": str(root) if root else None}
     selected = choose(load_tree(root), request, settings).model_copy(update=files)
     made = build(selected, settings, checks)
@@ -42,6 +45,17 @@ def make_pipeline(request: Request, checks: bool, out: Path | None, upload: bool
     selected.write(out / FILE)
     for number, part in enumerate(parts, 1):
         (out / f"pipeline-{number}.json").write_text(json.dumps(part, indent=1) + "\n", encoding="utf-8")
+
+
+def make_images(names: tuple[str, ...], tier: str | None, registry: str | None, upload: bool, settings_file: Path | None, root: Path | None) -> None:
+    from ci.images import images_pipeline
+
+    settings = read_settings(settings_file)
+    made = images_pipeline(load_tree(root), names, tier, registry, settings)
+    if upload:
+        buildkite.upload(made, settings)
+    else:
+        print(as_yaml(finish(made, settings)))
 
 
 def as_yaml(parts: list[Pipeline]) -> str:

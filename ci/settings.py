@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -79,6 +79,13 @@ class Status(Strict):
         return self
 
 
+class Images(Strict):
+    """Where images are built and with which build arguments. What is pushed is named by its digest."""
+
+    queues: dict[Literal["any", "x86_64", "aarch64"], Name]
+    arguments: dict[Name, dict[str, str]] = {}
+
+
 class Settings(Strict):
     queue: Name
     registry: Text | None = None
@@ -91,6 +98,7 @@ class Settings(Strict):
     checks: list[Check] = []
     platforms: dict[Platform, Interpreter]
     commands: Commands
+    images: Images
     policy: Text = "ci/policy.yaml"
     status: Status
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -73,6 +73,8 @@ def _step_schema(step: Any, validator: Any, schema: dict[str, Any]) -> None:
 
 def _step(step: dict[str, Any]) -> None:
     name = step.get("key") or step.get("label") or step.get("group") or "a step"
+    if "\\$" in "\0".join(_texts({**step, "steps": None})):
+        raise PipelineError(f"step {name}: a backslash before a dollar sign does not survive an upload: write it in another way")
     key = step.get("key")
     if key is not None and not KEY.fullmatch(str(key)):
         raise PipelineError(f"step {key}: the key has characters that would be interpolated or refused")
@@ -84,6 +86,15 @@ def _step(step: dict[str, Any]) -> None:
             raise PipelineError(f"step {name}: {variable} is set in the pipeline, for everybody to read: name the secret under secrets:")
         if DEVICE_VARIABLE.fullmatch(variable):
             _devices(name, variable, str(value), step)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text of a step. Keys of a mapping are names of variables or of attributes."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _devices(name: str, variable: str, value: str, step: dict[str, Any]) -> None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ci.local.answers import Answers
+from ci.local.graph import Graph
 from ci.local.interpolate import interpolated
 from ci.local.process import GRACE_S, Running
 from ci.local.server import Server
-from ci.local.steps import DONE, GOOD, WORST, Attempt, Job, Refused, State, Step, read_steps
+from ci.local.steps import DONE, WORST, Attempt, Job, State, Step
 from ci.local.store import Store
-from ci.pipeline import jobs_of
-from ci.validate import PipelineError, check
 
 TICK_S = 0.2
 
@@ -46,45 +46,18 @@ class Build:
 
     def __init__(self, options: Options):
         self.options = options
-        self.steps: list[Step] = []  # in the order of the pipeline: what a step uploads follows that step
+        self.graph = Graph(options.upload_limit, self._released)
         self.events: queue.Queue[tuple[str, Any, Any]] = queue.Queue()
         self.store = Store(options.folder)
+        self.answers = Answers(self.graph, self.store)
         self.running: dict[int, tuple[Job, Running]] = {}
-        self.created = 0
         self.started: list[str] = []  # names of jobs, in the order they were started
         self.canceled = False
-
-    # ---- the pipeline ---------------------------------------------------------------------------------------------------------------------------------
-    def add(self, pipeline: dict[str, Any], after: Step | None = None) -> None:
-        """Raises PipelineError or Refused and leaves the build as it was."""
-        check(pipeline, None)
-        count = sum(jobs_of(step) for step in pipeline["steps"])
-        if count > self.options.upload_limit:
-            raise PipelineError(f"{count} jobs in one upload; {self.options.upload_limit} is the limit")
-        new = list(read_steps(pipeline, self.created))
-        have = {step.key for step in self.steps if step.key}
-        doubled = [step.key for step in new if step.key in have]
-        if doubled:
-            raise PipelineError(f"the build has a step with the key {doubled[0]} already")
-        for step in new:
-            step.told = _inherited(step.told, pipeline) if step.kind == "command" else step.told
-        self.created += len(new)
-        at = self.steps.index(after) + 1 if after else len(self.steps)
-        while after and at < len(self.steps) and after.group is not None and self.steps[at].group is after.group:
-            at += 1
-        self.steps[at:at] = new
-        for step in new:
-            if step.kind == "command":
-                step.jobs = [Job(step, index, self._number()) for index in range(step.parallelism)]
-
-    def _number(self) -> int:
-        self._jobs = getattr(self, "_jobs", 0) + 1
-        return self._jobs
 
     # ---- the loop -------------------------------------------------------------------------------------------------------------------------------------
     def run(self, pipeline: dict[str, Any]) -> State:
         """The build's state: passed, failed, canceled, or blocked where only a person can go on and everything else passed."""
-        self.add(interpolated(pipeline, self.options.environment))
+        self.graph.add(interpolated(pipeline, self.options.environment))
         with Server(self.events) as self.server:
             try:
                 while self._advance():
@@ -100,91 +73,48 @@ class Build:
     def state(self) -> State:
         if self.canceled:
             return State.CANCELED
-        if any(step.state in DONE - GOOD for step in self.steps):
-            return State.FAILED
-        return State.PASSED
+        return State.FAILED if self.graph.failed else State.PASSED
 
     def _advance(self) -> bool:
         """Bring every step as far as it comes, start what may start; whether anything runs."""
-        changed = True
-        while changed:
-            changed = False
-            for step in self.steps:
-                if step.state in (State.WAITING, State.BLOCKED):
-                    was = step.state
-                    self._look(step)
-                    changed |= step.state is not was and step.state in DONE
-        self._start()
+        self.graph.advance()
+        while self._start():
+            self.graph.advance()  # a job that ended without a process lets others go on
         return bool(self.running)
 
-    def _look(self, step: Step) -> None:
-        if step.kind == "group":
-            self._close_group(step)
-            return
-        ready = self._ready(step)
-        if ready is not State.PASSED:
-            step.state = ready
-        elif step.told.get("skip"):
-            step.state = State.SKIPPED
-        elif step.kind == "wait":
-            step.state = State.PASSED
-        elif step.kind == "block":
-            self._unblock(step)
-        else:
-            step.state = State.WAITING
-        if step.state in (State.BROKEN, State.SKIPPED):
-            for job in step.jobs:
-                job.state = step.state
-
-    def _close_group(self, step: Step) -> None:
-        inner = [other for other in self.steps if other.group is step]
-        if all(other.state in DONE for other in inner):
-            step.state = min((other.state for other in inner), key=WORST.index, default=State.PASSED)
-
-    def _unblock(self, step: Step) -> None:
-        fields = [str(item["key"]) for item in step.told.get("fields") or []]
-        if (fields and all(name in self.options.release for name in fields)) or (step.key in self.options.release):
-            for name in fields:
-                self.store.set(name, self.options.release.get(name, ""))
-            step.state = State.PASSED
-        else:
-            step.state = State.BLOCKED
-
-    def _ready(self, step: Step) -> State:
-        """PASSED: may go on. WAITING, BLOCKED, BROKEN: may not (yet)."""
-        found = [self._dependency(other, anyway) for other, anyway in self._dependencies(step)]
-        return next((state for state in (State.BROKEN, State.BLOCKED, State.WAITING) if state in found), State.PASSED)
-
-    def _dependency(self, other: Step | None, anyway: bool) -> State:
-        if other is None:
-            return State.WAITING  # nobody has the key yet
-        if other.state not in DONE:
-            return State.BLOCKED if other.state is State.BLOCKED else State.WAITING
-        return State.PASSED if anyway or other.state in GOOD else State.BROKEN
-
-    def _dependencies(self, step: Step) -> list[tuple[Step | None, bool]]:
-        """What it waits for: what it names, or else the wait or block before it; a wait or block without names waits for all before it."""
-        named = step.explicit
-        if named is not None:
-            by_key = {other.key: other for other in self.steps if other.key}
-            return [(by_key.get(key), anyway) for key, anyway in named]
-        before = self.steps[: self.steps.index(step)]
-        if step.kind in ("wait", "block"):
-            return [(other, bool(step.told.get("continue_on_failure"))) for other in before if other.kind != "block" or other.told.get("depends_on") is None]
-        return [(other, False) for other in reversed(before) if other.kind in ("wait", "block") and other.explicit is None][:1]
+    def _released(self, step: Step, fields: list[str]) -> bool:
+        given = self.options.release
+        if not ((fields and all(name in given for name in fields)) or step.key in given):
+            return False
+        for name in fields:
+            self.store.set(name, given.get(name, ""))
+        return True
 
     # ---- jobs -----------------------------------------------------------------------------------------------------------------------------------------
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Start jobs by priority, then age, as agents are free. Whether one ended at once, because nobody here can run it."""
         waiting = [job for step in self.steps if step.kind == "command" and self._open(step) for job in step.jobs if job.state is State.WAITING]
         for job in sorted(waiting, key=lambda job: (-int(job.step.told.get("priority", 0)), job.number)):
-            queue_ = str(_agents(job.step.told).get("queue", "default"))
-            if queue_ not in self.options.queues:
-                self._finish(job, -1, f"no agent here serves queue {queue_}", again=False)
-            elif len(self.running) < self.options.agents and self._slot(job):
+            if lacks := self._lacking(job):
+                self._finish(job, *lacks, again=False)
+                return True
+            if len(self.running) < self.options.agents and self._slot(job):
                 self._launch(job)
+        return False
+
+    def _lacking(self, job: Job) -> tuple[int, str] | None:
+        """Why no agent here can run the job, with the exit code that this amounts to."""
+        told = job.step.told
+        served = str(_agents(told).get("queue", "default"))
+        if served not in self.options.queues:
+            return -1, f"no agent here serves queue {served}"
+        if told.get("image"):
+            return 1, f"wants the image {told['image']}: containers are not run here"
+        missing = [name for name in _secrets(told) if name not in self.options.environment]
+        return (1, f"secret {missing[0]} is not set here") if missing else None
 
     def _open(self, step: Step) -> bool:
-        return step.state in (State.WAITING, State.RUNNING) and self._ready(step) is State.PASSED
+        return step.state in (State.WAITING, State.RUNNING) and self.graph.ready(step) is State.PASSED
 
     def _slot(self, job: Job) -> bool:
         """Whether its concurrency group has room, and, where order counts, nobody of it waits before it."""
@@ -203,11 +133,6 @@ class Build:
         attempt = Attempt(len(job.attempts) + 1)
         job.attempts.append(attempt)
         folder = self.options.folder / "jobs" / f"{job.number:03d}-{attempt.number}"
-        missing = [name for name in _secrets(job.step.told) if name not in self.options.environment]
-        if missing or job.step.told.get("image"):
-            why = f"secret {missing[0]} is not set here" if missing else f"wants the image {job.step.told['image']}: containers are not run here"
-            self._finish(job, 1, why, again=False)
-            return
         cwd = folder / "checkout" if self.options.apart else self.options.checkout
         cwd.mkdir(parents=True, exist_ok=True)
         job.state = job.step.state = State.RUNNING
@@ -246,7 +171,10 @@ class Build:
         if kind == "exit" and what in self.running:
             self._ended(*self.running.pop(what), more)
         elif kind == "request":
-            more.put(self._answer(what))
+            more.put(self.answers.answer(what, self._asker(what["job"])))
+
+    def _asker(self, job: str) -> Step | None:
+        return next((found.step for found, _ in self.running.values() if str(found.number) == job), None)
 
     def _ended(self, job: Job, running: Running, exit_: int) -> None:
         attempt = job.attempts[-1]
@@ -309,65 +237,17 @@ class Build:
             running.end(self.options.grace_s)
         self.running.clear()
 
-    # ---- what steps ask of buildkite-agent ---------------------------------------------------------------------------------------------------------------
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        command, arguments, options = request["command"], request["arguments"], request["options"]
-        try:
-            return self._do(command, arguments, options, request)
-        except (PipelineError, Refused, ValueError, OSError) as error:
-            return {"exit": 1, "error": f"{command}: {error}"}
-        except IndexError:
-            return {"exit": 1, "error": f"{command}: an argument is missing"}
-
-    def _do(self, command: str, arguments: list[str], options: dict[str, str], request: dict[str, Any]) -> dict[str, Any]:
-        cwd, store = Path(request["cwd"]), self.store
-        if command == "annotate":
-            store.annotate(options.get("context", "default"), options.get("style", "default"), request["text"], "append" in options)
-        elif command == "artifact upload":
-            if not store.send(arguments[0], cwd):
-                return {"exit": 1, "error": f"no file matches {arguments[0]}"}
-        elif command == "artifact download":
-            if not store.fetch(arguments[0], cwd / (arguments[1] if len(arguments) > 1 else ".")):
-                return {"exit": 1, "error": f"no artifact matches {arguments[0]}"}
-        elif command == "meta-data set":
-            store.set(arguments[0], arguments[1])
-        elif command in ("meta-data get", "meta-data exists"):
-            return self._meta(command, arguments[0], options.get("default"))
-        elif command == "meta-data keys":
-            return {"out": "\n".join(store.meta)}
-        elif command == "pipeline upload":
-            self._upload(request)
-        else:
-            return self._step(arguments[0], options.get("step", ""))
-        return {}
-
-    def _meta(self, command: str, key: str, default: str | None) -> dict[str, Any]:
-        found = self.store.meta.get(key, default)
-        if found is None:
-            return {"exit": 100, "error": "" if command.endswith("exists") else f"no meta-data {key}"}
-        return {} if command.endswith("exists") else {"out": found}
-
-    def _upload(self, request: dict[str, Any]) -> None:
-        import yaml
-
-        told = yaml.safe_load(request["text"])
-        pipeline = told if "no-interpolation" in request["options"] else interpolated(told, request["environment"])
-        job = next(job for job, _ in self.running.values() if str(job.number) == request["job"])
-        self.add(pipeline, after=job.step)
-        number = len(list(self.options.folder.glob("upload-*.json"))) + 1
-        (self.options.folder / f"upload-{number:03d}.json").write_text(json.dumps(pipeline, indent=1) + "\n")
-
-    def _step(self, attribute: str, key: str) -> dict[str, Any]:
-        step = next((step for step in self.steps if step.key == key), None)
-        if step is None:
-            return {"exit": 1, "error": f"no step has the key {key}"}
-        values = {"key": step.key or "", "label": str(step.told.get("label", "")), "state": "finished" if step.state in DONE else str(step.state)}
-        values["outcome"] = str(step.state) if step.state in DONE else ""
-        return {"out": values[attribute]} if attribute in values else {"exit": 1, "error": f"no attribute {attribute} here"}
-
     # ---- afterwards -----------------------------------------------------------------------------------------------------------------------------------
+    @property
+    def steps(self) -> list[Step]:
+        return self.graph.steps
+
     def step(self, key: str) -> Step:
-        return next(step for step in self.steps if step.key == key)
+        """The step of that key. Raises KeyError."""
+        found = self.graph.find(key)
+        if found is None:
+            raise KeyError(key)
+        return found
 
     def _record(self) -> None:
         jobs = [
@@ -377,13 +257,6 @@ class Build:
         ]
         record = {"build": self.options.build, "state": str(self.state), "jobs": jobs, "started": self.started}
         (self.options.folder / "build.json").write_text(json.dumps(record, indent=1) + "\n")
-
-
-def _inherited(told: dict[str, Any], pipeline: dict[str, Any]) -> dict[str, Any]:
-    """A command step with what its pipeline says for all steps."""
-    env = {**(pipeline.get("env") or {}), **(told.get("env") or {})}
-    rest = {name: pipeline[name] for name in ("agents", "priority") if name in pipeline and name not in told}
-    return {**told, **rest, **({"env": env} if env else {})}
 
 
 def _agents(told: dict[str, Any]) -> dict[str, str]:

@@ -61,11 +61,28 @@ class Running:
         alive = self.family()
         for process in alive:
             _send(process, signal.SIGTERM)
-        _, left = psutil.wait_procs(alive, timeout=grace_s) if alive else ([], [])
+        left = _await(alive, grace_s)
         for process in left:
             _send(process, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=5)
+        _await(left, 5.0)
         return len(alive)
+
+
+def _await(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still run after so long. A zombie has ended, whoever has yet to read its exit code."""
+    deadline = time.monotonic() + seconds
+    while processes := [process for process in processes if _runs(process)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return processes
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:

@@ -1,7 +1,8 @@
 """A stand-in for `python -m e2e run` in tests of builds: runs end as they are told, verdicts are copied from prepared ones. Standard library only.
 
 `fake_cell.py FOLDER run CELL SEED RESULTS` and `fake_cell.py FOLDER judge CELL SEEDS RESULTS`. FOLDER/plan.json says by cell id how each attempt of a seed ends
-({"runs": {"100": ["lost", 13, 0]}}; the last one is repeated, 0 where nothing is said) and which verdicts of FOLDER/verdicts/ its looks find ({"looks": ["a", "b"]}).
+({"runs": {"100": ["lost", 13, 0]}}; the last one is repeated, 0 where nothing is said) and which verdicts of FOLDER/verdicts/ its looks find
+({"looks": ["INCONCLUSIVE", "PASS"]}).
 """
 
 from __future__ import annotations

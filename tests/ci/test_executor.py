@@ -19,8 +19,12 @@ from ci.local.steps import Refused, State
 from ci.validate import PipelineError
 
 
-def python(code: str) -> str:
-    return f"{sys.executable} -S -E -c '{code}'"
+def runs(pid: int) -> bool:
+    """Whether a process still runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def states(build: Build) -> dict[str, str]:
@@ -139,13 +143,13 @@ def test_a_timeout_ends_the_job_and_all_below_it_and_is_not_retried(local, tmp_p
     build = local(step, minute_s=0.4)
     assert states(build)["a"] == "timed_out"
     assert len(build.step("a").jobs[0].attempts) == 1
-    assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
+    assert not runs(int((tmp_path / "child").read_text()))
 
 
 def test_what_a_job_leaves_behind_is_ended(local, tmp_path):
     build = local({"key": "a", "command": f"sleep 77 & echo $$! > {tmp_path}/child"})
     assert build.state is State.PASSED
-    assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
+    assert not runs(int((tmp_path / "child").read_text()))
 
 
 def test_ctrl_c_ends_every_process(tmp_path):
@@ -164,7 +168,7 @@ def test_ctrl_c_ends_every_process(tmp_path):
     assert process.returncode == 130
     assert "canceled" in out
     pids = [int((tmp_path / key).read_text()) for key in "ab"]
-    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+    assert [pid for pid in pids if runs(pid)] == []
     assert json.loads((tmp_path / "build" / "build.json").read_text())["state"] == "canceled"
 
 
