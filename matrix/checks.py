@@ -131,10 +131,8 @@ def _seeds_that_meet(recipe: Declared[Recipe]) -> Iterator[Problem]:
     band = judge.exactness.trajectory
     if band is not None and band.seed is not None:
         where = recipe.where("judge", "exactness", "trajectory", "seed")
-        yield Problem(
-            where,
-            f"judge.exactness.trajectory.seed is {band.seed}: no candidate has that seed and the baseline too ({apart}): leave it out to reproduce the only run",
-        )
+        words = f"judge.exactness.trajectory.seed is {band.seed}: no candidate has that seed and the baseline too ({apart}): leave it out, for the only run"
+        yield Problem(where, words)
 
 
 def _held_out(recipe: Declared[Recipe]) -> Iterator[Problem]:

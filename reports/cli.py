@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from reports.cli_baseline import app as baseline_app
-from reports.cli_judge import CacheOption, FormatOption, NameOption, NamesOption, StepOption, register
+from reports.cli_judge import register
 from reports.errors import USAGE_EXIT_CODE, ReportError
+from reports.options import CacheOption, FormatOption, NameOption, NamesOption, StepOption
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -124,8 +125,8 @@ def compare(
     python -m reports compare runs/a runs/b --open
     python -m reports compare ours.jsonl theirs.csv --step epoch --name rollout/reward_mean=score
     """
-    from reports.cli_judge import reading
     from reports.compare import compare_paths
+    from reports.options import reading
 
     index = compare_paths(runs, out, reading(format, step, name or [], names, cache), metric, png=png)
     typer.echo(str(index))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reports.cli_judge import FormatOption, NameOption, NamesOption, RecipeOption, Runs, StepOption
 from reports.errors import ReportError
+from reports.options import FormatOption, NameOption, NamesOption, RecipeOption, Runs, StepOption
 
 if TYPE_CHECKING:
     from reports.record import Origin
@@ -96,8 +96,8 @@ def bundle(
     """
     from reports.bundle import pack
     from reports.claims import read_claim
-    from reports.cli_judge import reading
     from reports.metrics import REWARD
+    from reports.options import reading
     from reports.readers import read_runs
     from reports.readers.names import resolve_metric
     from reports.recipes import for_runs
@@ -216,7 +216,7 @@ def _record(
     reason: str | None = None,
     approver: str | None = None,
 ) -> None:
-    from reports.cli_judge import reading
+    from reports.options import reading
     from reports.readers import read_runs
     from reports.record import record as write
     from reports.rules import resolve

@@ -4,74 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reports import options as o
 from reports.errors import ReportError
+from reports.options import reading
 
 if TYPE_CHECKING:
-    from reports.readers.base import Reading
     from reports.recipes import Held
+    from reports.verdict import Verdict
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories or files of curves.", show_default=False)]
-RecipeOption = Annotated[
-    str | None, typer.Option("--recipe", help="A recipe of the matrix or a YAML file; default: the one the runs' labels name.", show_default=False)
-]
-StepOption = Annotated[
-    str | None, typer.Option("--step", help='Column or key that holds the step, or "order" to number records by position.', show_default=False)
-]
-NameOption = Annotated[list[str] | None, typer.Option("--name", help="OURS=THEIRS: the file's name of a metric; may be repeated.", show_default=False)]
-NamesOption = Annotated[Path | None, typer.Option("--names", help="A TOML file that extends the table of metric names.", show_default=False)]
-CacheOption = Annotated[Path | None, typer.Option("--cache", help="Folder of parsed curves: made where it is not there, safe to delete.", show_default=False)]
-FormatOption = Annotated[str | None, typer.Option("--format", help="Force a reader instead of choosing by content.", show_default=False)]
+RULE = (
+    "metric", "better", "sided", "evidence", "planned_steps", "first", "last", "delta", "delta_first", "delta_last", "delta_whole", "delta_residual",
+    "alpha", "max_seeds", "spread", "trajectory", "paired",
+)  # fmt: skip
+REWARD = ("reward_id", "reward_range")
 
 
+# fmt: off
 def judge(
-    runs: Runs,
-    baseline: Annotated[
-        list[Path] | None,
-        typer.Option("--baseline", "-b", help="Baseline folder or run; may be repeated. Default: the cell's, in matrix/baselines.", show_default=False),
-    ] = None,
-    recipe: RecipeOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the verdict: a .json file, or a directory.", show_default=False)] = None,
-    looks_done: Annotated[int, typer.Option(min=0, max=2, help="How often this cell was judged before with fewer seeds.")] = 0,
-    metric: Annotated[str | None, typer.Option(help="Metric to judge (without a recipe: rollout/reward_mean).", show_default=False)] = None,
-    better: Annotated[str | None, typer.Option(help="higher or lower: which way the metric improves (default higher).", show_default=False)] = None,
-    sided: Annotated[str | None, typer.Option(help="one (non-inferiority) or two (equivalence, the default).", show_default=False)] = None,
-    evidence: Annotated[str | None, typer.Option(help="convergence (the default) or exactness.", show_default=False)] = None,
-    planned_steps: Annotated[int | None, typer.Option(help="Steps a whole run has (default: the manifest's, else the baseline's).", show_default=False)] = None,
-    first: Annotated[int | None, typer.Option(help="First window in steps (default a tenth, at least 5).", show_default=False)] = None,
-    last: Annotated[int | None, typer.Option(help="Last window in steps (default a quarter, at least 10).", show_default=False)] = None,
-    delta: Annotated[float | None, typer.Option(help="Margin of first window, last window and whole curve.", show_default=False)] = None,
-    delta_first: Annotated[float | None, typer.Option(help="Margin of the first window.", show_default=False)] = None,
-    delta_last: Annotated[float | None, typer.Option(help="Margin of the last window.", show_default=False)] = None,
-    delta_whole: Annotated[float | None, typer.Option(help="Margin of the whole curve.", show_default=False)] = None,
-    delta_residual: Annotated[float | None, typer.Option(help="Margin of the noise within a run, a ratio above 1.", show_default=False)] = None,
-    alpha: Annotated[float | None, typer.Option(help="Overall error over all looks (default 0.05).", show_default=False)] = None,
-    max_seeds: Annotated[int | None, typer.Option(help="Looks that are planned, 1 to 3 (default 3).", show_default=False)] = None,
-    spread: Annotated[str | None, typer.Option(help="welch or larger: whose spread counts with two and three candidates.", show_default=False)] = None,
-    pool: Annotated[list[Path] | None, typer.Option(help="Another baseline of the family, to pool the spread with.", show_default=False)] = None,
-    paired: Annotated[bool, typer.Option("--paired", help="Compare candidates with the baseline runs of their seeds.")] = False,
-    trajectory: Annotated[
-        tuple[float, float] | None, typer.Option(help="POINTWISE MEAN: reproduce the baseline run step by step, to these distances.", show_default=False)
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other field of the rule, such as exactness.kl_ref_step0_max=1e-6.", show_default=False)
-    ] = None,
-    science_hash: Annotated[str | None, typer.Option(help="The science hash the runs must have.", show_default=False)] = None,
-    candidate_label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE that candidate files do not say themselves.", show_default=False)] = None,
-    baseline_label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE that baseline files do not say themselves.", show_default=False)] = None,
-    reward_id: Annotated[str | None, typer.Option(help="The reward the runs must have been made with.", show_default=False)] = None,
-    reward_range: Annotated[tuple[float, float] | None, typer.Option(help="LOW HIGH: the range its values must lie in.", show_default=False)] = None,
-    assume_comparable: Annotated[bool, typer.Option("--assume-comparable", help="Vouch for runs that carry no science hash or reward id.")] = False,
-    format: FormatOption = None,
-    step: StepOption = None,
-    name: NameOption = None,
-    names: NamesOption = None,
-    cache: CacheOption = None,
+    context: typer.Context, runs: o.Runs,
+    baseline: o.Baseline = None, recipe: o.RecipeOption = None, as_json: o.AsJson = False, out: o.Out = None, looks_done: o.LooksDone = 0,
+    metric: o.Metric = None, better: o.Better = None, sided: o.Sided = None, evidence: o.Evidence = None, planned_steps: o.PlannedSteps = None,
+    first: o.First = None, last: o.Last = None,
+    delta: o.Delta = None, delta_first: o.DeltaFirst = None, delta_last: o.DeltaLast = None, delta_whole: o.DeltaWhole = None,
+    delta_residual: o.DeltaResidual = None,
+    alpha: o.Alpha = None, max_seeds: o.MaxSeeds = None, spread: o.Spread = None, pool: o.Pool = None, paired: o.Paired = False,
+    trajectory: o.Trajectory = None, settings: o.Settings = None,
+    science_hash: o.ScienceHash = None, candidate_label: o.CandidateLabel = None, baseline_label: o.BaselineLabel = None,
+    reward_id: o.RewardId = None, reward_range: o.RewardRange = None, assume_comparable: o.AssumeComparable = False,
+    format: o.FormatOption = None, step: o.StepOption = None, name: o.NameOption = None, names: o.NamesOption = None, cache: o.CacheOption = None,
 ) -> None:
+    # fmt: on
     """Judge runs against a baseline.
 
     Exit code: 0 PASS, 1 FAIL, 10 INCONCLUSIVE, 11 INCOMPLETE, 12 INVALID, 13 INFRA, 15 NO_BASELINE; 2 a mistake in the command.
@@ -84,53 +50,36 @@ def judge(
     from reports.readers import read_runs
     from reports.readers.names import resolve_metric
     from reports.rules import labelled, resolve
-    from reports.show import print_verdict
 
-    given = {
-        "metric": metric, "better": better, "sided": sided, "evidence": evidence, "planned_steps": planned_steps, "first": first, "last": last,
-        "delta": delta, "delta_first": delta_first, "delta_last": delta_last, "delta_whole": delta_whole, "delta_residual": delta_residual,
-        "alpha": alpha, "max_seeds": max_seeds, "spread": spread, "trajectory": trajectory,
-        "paired": paired or None, "pooled": bool(pool) or None,
-    }  # fmt: skip
     how = reading(format, step, name or [], names, cache)
     candidates = labelled(read_runs(runs, how), candidate_label or [], "--candidate-label")
     base = labelled(load_baseline(baseline, how)[0], baseline_label or [], "--baseline-label") if baseline else []
-    if metric:
-        given["metric"] = resolve_metric(metric, [*candidates, *base])
-    reward = {"reward_id": reward_id, "reward_range": reward_range}
-    held: Held = resolve(
-        candidates,
-        recipe,
-        {name: value for name, value in given.items() if value is not None},
-        science_hash,
-        assume_comparable,
-        settings or [],
-        base,
-        {name: value for name, value in reward.items() if value is not None},
-    )
+    given = _said(context, RULE) | ({"pooled": True} if pool else {})
+    held = resolve(candidates, recipe, given, science_hash, assume_comparable, settings or [], base, _said(context, REWARD))
     resolve_metric(held.rule.metric, [*candidates, *base])  # an ambiguous one is an error with the choices
     against = base if baseline_label else baseline or ([held.baseline] if held.baseline else None)
     family = pool or (_family(held) if held.rule.pooled else [])
     verdict = judge_runs(candidates, against, held.rule, held.declared, looks_done, how, family)
     if pool and (idle := [path for path in pool if str(path) not in [group.path for group in verdict.pool if group.variance]]):
         raise ReportError(f"--pool {idle[0]}: adds nothing: no other baseline of two or more runs with {held.rule.metric} at common steps is there")
+    _tell(verdict, as_json, out)
+    raise typer.Exit(verdict.outcome.exit_code)
+
+
+def _said(context: typer.Context, names: Sequence[str]) -> dict[str, Any]:
+    """Those of the options that the command line gives."""
+    return {name: value for name in names if (value := context.params[name]) is not None and value is not False}
+
+
+def _tell(verdict: Verdict, as_json: bool, out: Path | None) -> None:
+    from reports.show import print_verdict
+
     if out is not None:
         typer.echo(f"verdict: {verdict.write(out)}", err=True)
     if as_json:
         typer.echo(verdict.model_dump_json(indent=1))
     else:
         print_verdict(verdict)
-    raise typer.Exit(verdict.outcome.exit_code)
-
-
-def reading(format: str | None, step: str | None, names: Sequence[str], table: Path | None, cache: Path | None = None) -> Reading:
-    """What the command line says about the files. Raises ReportError for a --name without its equals sign."""
-    from reports.readers.base import Reading
-
-    said = [name.partition("=") for name in names]
-    if wrong := [f"--name {ours}" for ours, equals, theirs in said if not (ours and equals and theirs)]:
-        raise ReportError(f"{wrong[0]}: OURS=THEIRS is wanted, such as rollout/reward_mean=score")
-    return Reading(format, step, {ours: theirs for ours, _, theirs in said}, table, cache)
 
 
 def _family(held: Held) -> list[Path]:
@@ -190,7 +139,7 @@ def night(
 def calibrate(
     target: Annotated[list[str] | None, typer.Argument(help="A recipe of the matrix, a baseline folder, or runs.", show_default=False)] = None,
     every: Annotated[bool, typer.Option("--shipped", help="Every recipe of the matrix that has a stored baseline.")] = False,
-    recipe: RecipeOption = None,
+    recipe: o.RecipeOption = None,
     trials: Annotated[int, typer.Option(min=100, help="Resampled nights per number.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
     into: Annotated[
@@ -198,7 +147,7 @@ def calibrate(
         typer.Option(help="Write the table into a document, between its marks <!-- calibrate RECIPE --> and <!-- end calibrate -->.", show_default=False),
     ] = None,
     spread: Annotated[str | None, typer.Option(help="welch or larger: try the other rule for two and three candidates.", show_default=False)] = None,
-    format: FormatOption = None,
+    format: o.FormatOption = None,
 ) -> None:
     """How often the rule says PASS, FAIL and INCONCLUSIVE of healthy and of broken candidates, made from stored runs: a Markdown table.
 
