@@ -15,6 +15,7 @@ from vllm.platforms import current_platform
 
 from vime.errors import RunError
 from vime.platforms import registry
+from vime.rollout.vllm_compat.dummy import keep_buffers
 from vime.weights.connection import Connection
 from vime.weights.encodings import wire_dtype
 from vime.weights.plan import STAGE, Box
@@ -187,3 +188,4 @@ def held(model: Any, receiver: WeightReceiver) -> dict[str, str]:
 
 
 platform().bootstrap_vllm()
+keep_buffers()
