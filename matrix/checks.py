@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,21 @@ def _config_faults(directory: Path, declared: dict[str, Any]) -> Iterator[tuple[
     if not isinstance(written, dict):
         yield next(iter(declared), ""), f"{file} is not a JSON object{error_text}: make the warm start again"
         return
-    rope = written.get("rope_parameters") or {}  # transformers 5 writes rope_theta there
-    flat = {**({"torch_dtype": written["dtype"]} if "dtype" in written else {}), **rope, **written}
+    for key, value, other in _differences(declared, written):
+        yield key.split(".")[0], f"{key} is {value!r} here and {other!r} in {file}: make the warm start again, or mend the twin"
+
+
+def _differences(declared: Mapping[str, Any], written: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, declared, written) of every key that both have with another value."""
+    rope = written.get("rope_parameters") or {}  # transformers 5 writes rope_theta and rope_scaling there
+    scaling = {"rope_scaling": rope} if rope and isinstance(declared.get("rope_scaling"), Mapping) else {}
+    flat = {**({"torch_dtype": written["dtype"]} if "dtype" in written else {}), **rope, **scaling, **written}
     for key, value in declared.items():
-        if key in flat and flat[key] != value:
-            yield key, f"{key} is {value!r} here and {flat[key]!r} in {file}: make the warm start again, or mend the twin"
+        other = flat.get(key, value)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from _differences(value, other, f"{prefix}{key}.")
+        elif value != other and not (key == "model_type" and other == f"{value}_vision"):  # the name of a tower alone, where the model's was written
+            yield f"{prefix}{key}", value, other
 
 
 def _recipe(recipe: Declared[Recipe]) -> Iterator[Problem]:
