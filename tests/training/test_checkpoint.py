@@ -314,3 +314,14 @@ def test_two_ranks_resume_bit_exact_and_fail_together(tmp_path, layout):
     assert not list(tmp_path.glob("*step-9*"))
     with one_rank(configured(path)) as actor:  # another layout reads it as well
         assert actor.load(str(tmp_path / "step-2")) == {"step": 2}
+
+
+def test_what_all_parameters_share_is_told_from_what_is_sharded():
+    from megatron.core.dist_checkpointing.mapping import LocalNonPersistentObject, ShardedObject
+
+    sharded = ShardedObject("key", 1, (1,), (0,))
+    state = {
+        "optimizer": {"param_groups": [{"lr": 0.1, "params": LocalNonPersistentObject([0])}], "state": {0: {"m": sharded}, "common_step": 3}},
+        "x": sharded,
+    }
+    assert checkpoint._shared(state) == {"optimizer": {"param_groups": [{"lr": 0.1}], "state": {"common_step": 3}}}
