@@ -10,6 +10,7 @@ from pathlib import Path
 from e2e.leases import DevicePool, LeaseError
 from e2e.live import Display
 from e2e.machine import Offer, offer, wait_for_memory
+from e2e.prepare import prepare
 from e2e.records import RunRecord, read_record
 from e2e.run_plan import TRAIN, RunPlan, plan_run
 from e2e.runner import own, reusable, run
@@ -120,6 +121,7 @@ def _run_leased(matrix: Matrix, plan: RunPlan, options: Options, display: Displa
     with pool.lease(plan.devices, holder, LEASE_WAIT_S, say) as plan.lease:
         if hardware.platform == "cpu" and hardware.device_memory_gib:
             wait_for_memory(plan.devices * hardware.device_memory_gib, holder, MEMORY_WAIT_S, say)
+        prepare(plan, say)
         return run(plan, display)
 
 

@@ -63,13 +63,15 @@ def run_cells(
     from e2e.cell_run import Options, run_cell
     from e2e.live import display
     from e2e.run_plan import TRAIN
-    from e2e.selection import seeds_of
+    from e2e.selection import check_candidates, seeds_of
     from e2e.verdict import disposition
     from matrix.loader import load
 
     tree = load(matrix)
     command = tuple(shlex.split(train_command)) if train_command else TRAIN
-    options = Options(results.resolve(), seeds_of(seeds) if seeds else (), rerun, not no_judge, judge_only, command, tuple(set_ or ()), leases)
+    options = Options(results.resolve(), seeds_of(seeds) if seeds is not None else (), rerun, not no_judge, judge_only, command, tuple(set_ or ()), leases)
+    if options.judge:
+        check_candidates([tree.cell(cell)], options.seeds)
     if fault is not None:
         from e2e.faults import plant
 

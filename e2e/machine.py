@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -60,7 +61,7 @@ def allowed(variable: str | None, environment: Mapping[str, str], count: int) ->
     if text is None:
         return tuple(range(count))
     words = [word.strip() for word in text.split(",") if word.strip()]
-    bad = next((word for word in words if not word.isdigit() or int(word) >= count), None)
+    bad = next((word for word in words if not (word.isascii() and word.isdigit()) or int(word) >= count), None)
     if bad is not None:
         raise LeaseError(f"{variable}={text}: '{bad}' is none of the devices 0 to {count - 1} of this machine: write their numbers, separated by commas")
     if len(set(words)) < len(words):
@@ -71,8 +72,15 @@ def allowed(variable: str | None, environment: Mapping[str, str], count: int) ->
 def _other_kind(hardware: Hardware, found: Found) -> str | None:
     """A message when the driver names devices and one is none of the declared kind."""
     wanted = hardware.device_names
-    strange = [name for name in found.names if wanted and not any(part.lower() in name.lower() for part in wanted)]
+    strange = [name for name in found.names if wanted and not any(_is_called(name, part) for part in wanted)]
     return f"this machine has {strange[0]}, not {' or '.join(wanted)} ({found.how})" if strange else None
+
+
+def _is_called(name: str, part: str) -> bool:
+    """Whether a driver's name is of a declared chip, in whole words, or of a bin of it: a 910B3 is a 910B, and an Ascend910B is no Ascend910."""
+    chip = re.sub(r"ascend[ _-]?(?=\d)", "", part.lower())
+    marked = "[0-9]?" if chip[-1:].isalpha() else ""
+    return re.search(rf"(?<![a-z0-9]){re.escape(chip)}{marked}(?![a-z0-9])", re.sub(r"ascend[ _-]?(?=\d)", " ", name.lower())) is not None
 
 
 def _slots(hardware: Hardware) -> Offer:

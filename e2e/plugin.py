@@ -100,7 +100,7 @@ def _named_files(config: pytest.Config) -> list[Path]:
 
 def _load_selection(config: pytest.Config, markers: frozenset[str]) -> Selection:
     from e2e.leases import LeaseError
-    from e2e.selection import Selection, select, select_default
+    from e2e.selection import Selection, check_candidates, select, select_default
     from matrix.loader import load
     from matrix.problem import MatrixError, SelectionError
 
@@ -108,7 +108,10 @@ def _load_selection(config: pytest.Config, markers: frozenset[str]) -> Selection
     try:
         matrix = load(Path(root).resolve() if root else None)
         cells = select(matrix, markers, tier, names) if names or tier else select_default(matrix, markers)
-        return Selection(matrix, cells, _options(config))
+        options = _options(config)
+        if options.judge:
+            check_candidates(cells, options.seeds)
+        return Selection(matrix, cells, options)
     except (MatrixError, SelectionError, LeaseError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -125,7 +128,7 @@ def _options(config: pytest.Config) -> Any:
     seeds, command, leases = config.getoption("--seeds"), config.getoption("--train-command"), config.getoption("--leases")
     return Options(
         root=(config.invocation_params.dir / config.getoption("--results")).resolve(),
-        seeds=seeds_of(seeds) if seeds else (),
+        seeds=seeds_of(seeds) if seeds is not None else (),
         rerun=config.getoption("--rerun"),
         judge=not config.getoption("--no-judge"),
         judge_only=config.getoption("--judge-only"),

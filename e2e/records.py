@@ -50,7 +50,7 @@ def read_record(directory: Path) -> RunRecord | None:
         return None
     try:
         return RunRecord(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

@@ -13,6 +13,8 @@ from matrix.declarations import MARKERS, Hardware
 from matrix.loader import DeclaredCell, Matrix
 from matrix.problem import SelectionError, nearest
 
+MOST_SEED = 2**31 - 1  # numpy, torch and vLLM all take it
+MOST_SEEDS = 1000
 SHOWN = 8  # cells that a message names
 
 
@@ -79,12 +81,22 @@ def _shown(cells: Iterable[DeclaredCell]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "") or "none"
 
 
+def check_candidates(cells: Iterable[DeclaredCell], seeds: tuple[int, ...]) -> None:
+    """Raises ValueError for seeds of a baseline: judged beside the runs that they are, they would always pass."""
+    for cell in cells:
+        first = cell.recipe.value.seeds.candidates_from
+        if seeds and min(seeds) < first:
+            raise ValueError(f"seed {min(seeds)} of {cell} is a baseline's: candidates take {first} and up (--no-judge makes the run all the same)")
+
+
 def seeds_of(text: str) -> tuple[int, ...]:
-    """`0-19`, `100`, `100,103-105` as seeds in order. Raises ValueError with the form."""
+    """`0-19`, `100`, `100,103-105` as seeds in order. Raises ValueError with the form, and for numbers that no run takes."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+        if not part.isascii() or not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
             raise ValueError(f"'{part}' in '{text}' is not a seed or a range: write 100, 100,102 or 0-19")
+        if int(last or first) > MOST_SEED or int(last or first) - int(first) >= MOST_SEEDS:
+            raise ValueError(f"'{part}' in '{text}': seeds are numbers up to {MOST_SEED}, at most {MOST_SEEDS} at once")
         seeds += range(int(first), int(last or first) + 1)
     return tuple(dict.fromkeys(seeds))

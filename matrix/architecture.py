@@ -84,10 +84,19 @@ class Architecture:
         return sum(layer.parameters for layer in self.mtp)
 
 
+SIZES = frozenset(
+    ["hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "moe_intermediate_size"]
+)
+
+
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
     """The shape of the model a config.json describes. Raises UnknownArchitecture for a model type or a missing size."""
     text = text_config(config)
     kind = str(text.get("model_type"))
+    for name in SIZES & text.keys():
+        size = text[name]
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+            raise UnknownArchitecture(f"'{name}' in the architecture of a '{kind}' is {size!r}: a whole number is wanted")
     try:
         return _read(config, text, kind)
     except KeyError as error:

@@ -62,10 +62,16 @@ def _one(directory: Path, cells: list[DeclaredCell]) -> Iterator[Problem]:
         yield told
         return
     rule, runs = cells[0].recipe.value.judge, told.get("runs", [])
+    if not isinstance(runs, list) or not all(isinstance(entry, dict) and isinstance(entry.get("path"), str) for entry in runs):
+        yield Problem(Where(shown(file)), "runs is not a list of {seed, path}: record the baseline again")
+        return
     if not runs:
         yield Problem(Where(shown(file)), "holds no run: record it again")
     for entry in runs:
-        yield from _run(directory / str(entry.get("path")), rule.metric, rule.planned_steps)
+        if (directory / entry["path"]).resolve().parent != directory.resolve():
+            yield Problem(Where(shown(file)), f"path {entry['path']!r} is no folder of this baseline: record it again")
+            continue
+        yield from _run(directory / entry["path"], rule.metric, rule.planned_steps)
     seeds = [entry.get("seed") for entry in runs]
     outside = [seed for seed in seeds if not isinstance(seed, int) or not 0 <= seed < 100]
     if outside or len(set(seeds)) < len(seeds):

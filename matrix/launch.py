@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matrix.declarations import Framework
 from matrix.frameworks import command, environment, run_values
@@ -95,13 +97,19 @@ def _run_foreign(matrix: Matrix, cell: DeclaredCell, framework: Declared[Framewo
 
 
 def prepare(matrix: Matrix, cell: DeclaredCell) -> list[str]:
-    """What has to be made once before the first run: the converted checkpoint of `torch-dist`."""
-    values = compose_cell(matrix, cell).values["model"]
-    if values.get("load") != "torch-dist":
+    """What has to be made once before the first run: the converted checkpoint of `torch-dist`. The runner makes it (`e2e/prepare.py`)."""
+    found = conversion(compose_cell(matrix, cell).values)
+    if found is None:
         return []
-    weights, target = values["path"], values["torch_dist_path"]
+    weights, target = found
     here = shown(Path(weights)) if Path(weights).is_absolute() else weights
     return [f"vime convert hf-to-torch-dist {here} {shown(Path(target))}"]
+
+
+def conversion(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(weights, where their converted form belongs) of a configuration that loads `torch-dist`; None for every other."""
+    model = config["model"]
+    return (str(model["path"]), str(model["torch_dist_path"])) if model.get("load") == "torch-dist" else None
 
 
 def _resources(cell: DeclaredCell) -> str:

@@ -33,7 +33,7 @@ from matrix.declarations import (
 )
 from matrix.mode_rules import ModeRules
 from matrix.outcome import Disposition
-from matrix.problem import MatrixError, Problem, SelectionError, Where, nearest
+from matrix.problem import MatrixError, Problem, SelectionError, Where, nearest, shown
 from matrix.rule import JudgeRule
 from matrix.science import ScienceRules, ScienceTable
 from matrix.typed import typed
@@ -237,7 +237,8 @@ class _Reader:
     def file(self, name: str, model: type[M]) -> Declared[M] | None:
         path = self.root / name
         if not path.is_file():
-            self.problems.append(Problem(Where(str(path)), "is missing: every tree has one"))
+            said = "is not a file that can be read" if path.exists() or path.is_symlink() else "is missing: every tree has one"
+            self.problems.append(Problem(Where(str(path)), said))
             return None
         document = read_yaml(path)
         value = typed(document, model)
@@ -258,10 +259,16 @@ class _Reader:
             return hardware
         return replace(hardware, value=value.model_copy(update={"versions": sets[value.version_set].versions}))
 
+    def files(self, name: str) -> list[Path]:
+        """`<root>/<name>/*.yaml`. Editors' hidden files are passed over; what is called .yml is a fault, because it would be left out in silence."""
+        found = sorted(path for path in (self.root / name).glob("*.y*ml") if not path.name.startswith("."))
+        self.problems += [Problem(Where(shown(path)), f"declarations end in .yaml: rename it to {path.stem}.yaml") for path in found if path.suffix == ".yml"]
+        return [path for path in found if path.suffix == ".yaml"]
+
     def folder(self, name: str, model: type[M]) -> dict[str, Declared[M]]:
         """The declarations of `<root>/<name>/*.yaml`; each file is named after what it declares, so that a name has one place."""
         found: dict[str, Declared[M]] = {}
-        for path in sorted((self.root / name).glob("*.yaml")):
+        for path in self.files(name):
             declared = self.file(f"{name}/{path.name}", model)
             if declared is None:
                 self.untyped.setdefault(name, set()).add(path.stem)
@@ -282,7 +289,7 @@ class _Reader:
                         self.problems.append(Problem(where, f"the exclusion matches nothing: {field_name}/{name}.yaml is not declared{nearest(name, known)}"))
 
     def cells(self) -> None:
-        for path in sorted((self.root / "cells").glob("*.yaml")):
+        for path in self.files("cells"):
             declared = self.file(f"cells/{path.name}", Cells)
             for index, cell in enumerate(declared.value.cells if declared else []):
                 assert declared is not None
@@ -336,6 +343,8 @@ class _Reader:
             for name in names:
                 if name not in vocabulary:
                     yield field_name, f"no {field_name[:-1]} '{name}'{nearest(name, vocabulary)}"
+            if len(set(names)) < len(names):
+                yield field_name, f"{field_name}: {', '.join(sorted({name for name in names if names.count(name) > 1}))} stands there twice: keep one"
 
     def quarantine(self, today: date) -> None:
         declared = self.file("quarantine.yaml", Quarantine)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from matrix.declarations import Model
 from matrix.loader import DeclaredCell, Matrix
 from matrix.resolver import model_path
 
@@ -22,10 +24,20 @@ def lacking_settings(matrix: Matrix, cell: DeclaredCell) -> Iterator[str]:
 
 
 def lacking_files(matrix: Matrix, cell: DeclaredCell) -> list[str]:
-    """Data files that a run of the cell reads and this machine's checkout does not hold, each with where it comes from."""
+    """Weights and data files that a run of the cell reads and this machine's checkout does not hold, each with where it comes from."""
     root = matrix.root.parent
+    weights = [] if cell.hardware.value.twins or cell.framework else _lacking_weights(root, cell.model.value)
     missing = [dataset for dataset in cell.recipe.value.datasets if not (root / dataset.file).is_file()]
-    return [f"{dataset.file} is not here: make it from the data set {dataset.source} ({dataset.sha256})" for dataset in missing]
+    return weights + [f"{dataset.file} is not here: make it from the data set {dataset.source} ({dataset.sha256})" for dataset in missing]
+
+
+def _lacking_weights(root: Path, model: Model) -> list[str]:
+    """vime loads a directory, and downloads nothing by itself."""
+    if (root / model.hf_id / "config.json").is_file():
+        return []
+    revision = "" if model.hf_revision == "unpinned" else f" --revision {model.hf_revision}"
+    other = f", or 'modelscope download --model {model.modelscope_id} --local_dir {model.hf_id}'" if model.modelscope_id else ""
+    return [f"{model.hf_id}/ is not here: get it with 'hf download {model.hf_id}{revision} --local-dir {model.hf_id}'{other}"]
 
 
 def caveats(matrix: Matrix, cell: DeclaredCell) -> list[str]:

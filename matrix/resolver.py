@@ -40,14 +40,19 @@ def compose_cell(matrix: Matrix, cell: DeclaredCell) -> Composed:
     fragments.append(Fragment({"model": {"path": str(path)}}, cell.model.document, cell.model.at))
     composed = compose(fragments)
     if composed.values["model"].get("load") == "torch-dist":
-        composed.values["model"].setdefault("torch_dist_path", str(torch_dist_path(matrix, path)))
+        composed.values["model"].setdefault("torch_dist_path", str(torch_dist_path(matrix, cell, path)))
     composed.problems += problems
     return composed
 
 
-def torch_dist_path(matrix: Matrix, weights: Path | str) -> Path:
-    """Where the converted form of some weights lies (`vime convert hf-to-torch-dist` makes it): beside the checkout's other caches."""
-    return matrix.root.parent / ".cache" / "torch-dist" / Path(weights).name
+def torch_dist_path(matrix: Matrix, cell: DeclaredCell, weights: Path | str) -> Path:
+    """Where the converted form of a cell's weights lies (`vime convert hf-to-torch-dist` makes it): beside the checkout's other caches.
+
+    Named after their content where it is declared: weights made anew are converted anew.
+    """
+    found, revision = warm_start(cell), cell.model.value.hf_revision
+    content = found.sha256 if found else revision if revision != "unpinned" else ""
+    return matrix.root.parent / ".cache" / "torch-dist" / "-".join(filter(None, (Path(weights).name, content[:SHORT])))
 
 
 def layout_fragments(matrix: Matrix, cell: DeclaredCell) -> list[Fragment]:
@@ -178,10 +183,10 @@ def _elements(shape: tuple[int, ...]) -> int:
 
 def config_hash(config: Mapping[str, Any], matrix: Matrix) -> str:
     """SHA-256 of a resolved configuration; paths inside the checkout count relative to it, so that moving the checkout changes nothing."""
-    path = Path(config["model"]["path"])
     root = matrix.root.parent
-    relative = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-    return content_hash({**config, "model": {**config["model"], "path": relative}})
+    paths = {name: Path(config["model"][name]) for name in ("path", "torch_dist_path") if config["model"].get(name)}
+    relative = {name: str(path.relative_to(root)) if path.is_relative_to(root) else str(path) for name, path in paths.items()}
+    return content_hash({**config, "model": {**config["model"], **relative}})
 
 
 def baseline_directory(cell: DeclaredCell, matrix: Matrix) -> Path:

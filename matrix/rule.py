@@ -88,7 +88,7 @@ class Secondary(Strict):
 class JudgeRule(Strict):
     """How a set of candidate runs is compared with a set of baseline runs (docs/verdict.md)."""
 
-    metric: str = "rollout/reward_mean"
+    metric: Annotated[str, Field(min_length=1)] = "rollout/reward_mean"
     evidence: Literal["exactness", "convergence"] = "convergence"
     better: Literal["higher", "lower"] = "higher"  # which way the metric improves; names of metrics are not trusted for it
     sided: Literal["one", "two"]

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from matrix.outcome import Disposition, Outcome
 from matrix.problem import MatrixError, SelectionError
 
 UNDECLARED = "undeclared"
+AHEAD = timedelta(hours=1)  # how far clocks of two machines may differ
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ def _stale(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: datet
     if judged.science_hash and judged.science_hash != _science(cell, matrix):
         return "the recipe changed since this was judged"
     allowed = [days for tier in cell.tiers if (rule := matrix.tier_rules.get(tier)) and (days := rule.stale_after_days)]
+    if judged.created and judged.created > now + AHEAD:
+        return f"judged {shown_age((judged.created - now).total_seconds())} ahead of now: a clock is wrong, so its age is not known"
     age = _age(judged, now)
     if allowed and age is not None and age > min(allowed) * 86400:
         return f"judged {shown_age(age)} ago; its tiers allow {min(allowed):g} d"
@@ -131,8 +134,8 @@ def _undeclared(root: Path, known: set[str], now: datetime) -> Iterator[Standing
 
 
 def latest(folder: Path) -> Judged | None:
-    """The newest verdict of <root>/<cell key>/; its name begins with the time, so only this one is read."""
-    names = sorted(folder.glob("verdicts/*.json"), key=lambda path: path.name)
+    """The newest verdict of <root>/<cell key>/; its name begins with the time, so only this one is read, and a file called otherwise is none."""
+    names = sorted(folder.glob("verdicts/[0-9]*.json"), key=lambda path: path.name)
     return read_judged(names[-1]) if names else None
 
 
@@ -147,7 +150,7 @@ def read_judged(file: Path) -> Judged:
         told = value.get("declared") or {}
         changed, science = value.get("stale") is True, told.get("science_hash")
         return Judged(outcome, str(value["evidence"]), reasons, seeds, created if created.tzinfo else created.replace(tzinfo=UTC), changed, science)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         why = f"{file.name} is not a verdict that can be read ({type(error).__name__}: {str(error)[:80]})"
         return Judged(Outcome.INVALID, "unknown", (why,), (), None)
 
@@ -168,6 +171,11 @@ def shown_age(seconds: float | None) -> str:
     return next((f"{seconds / size:.0f} {unit}" for size, unit in ((86400, "d"), (3600, "h"), (60, "min")) if seconds >= size), f"{seconds:.0f} s")
 
 
+def one_line(text: str) -> str:
+    """Text from a file on one line of a terminal: no line breaks, no control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
@@ -177,7 +185,7 @@ def grid(rows: Sequence[Standing]) -> list[str]:
     table = [("cell", "outcome", "evidence", "disposition", "age", "seeds")]
     table += [(row.cell, row.title, row.evidence, row.disposition, shown_age(row.age_s), ",".join(map(str, row.seeds)) or "-") for row in rows]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    reasons = ["reason", *(_joined(row.reason, row.remark) for row in rows)]
+    reasons = ["reason", *(one_line(_joined(row.reason, row.remark)) for row in rows)]
     lines = ["  ".join([*(f"{text:<{width}}" for text, width in zip(line, widths)), reason]).rstrip() for line, reason in zip(table, reasons)]
     return [*lines, "", *counts(rows)]
 

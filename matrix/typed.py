@@ -52,7 +52,7 @@ def _report(document: Document, model: type[BaseModel], detail: ErrorDetails) ->
         document.problems.append(Problem(document.where(parent), said))  # the group's other keys may have faults of their own
     else:
         write = _MESSAGES.get(kind, _other)
-        document.complain(path, f"{_dotted(path)}: {write(document.texts.get(path), detail)}" if path else _other(None, detail))
+        document.complain(path, f"{_dotted(path)}: {write(document.texts.get(path), detail)}" if path else _top(detail))
 
 
 def _wanted(what: str) -> Callable[[str | None, ErrorDetails], str]:
@@ -96,6 +96,11 @@ def _own(text: str | None, detail: ErrorDetails) -> str:
 def _other(text: str | None, detail: ErrorDetails) -> str:
     message = _own(text, detail)
     return f"{text}: {message}" if text is not None else message
+
+
+def _top(detail: ErrorDetails) -> str:
+    """Of the whole file, or a rule about all of it."""
+    return f"the file holds {_said(detail['input'])}; keys with values are wanted" if detail["type"] == "model_type" else _own(None, detail)
 
 
 _MESSAGES: dict[str, Callable[[str | None, ErrorDetails], str]] = {

@@ -10,9 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from matrix.fragments import Key
-from matrix.problem import nearest
+from matrix.problem import MatrixError, Problem, Where, nearest, shown
 
 PASSED_THROUGH = {"megatron": "megatron-core", "vllm": "vllm"}  # block of the configuration -> package whose catalogue it is held to
+
+
+def _read(path: Path, mend: str, *keys: str) -> dict[str, Any]:
+    """A committed JSON file that a command writes. Raises MatrixError with that command where the file does not hold what it should."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        said = "" if isinstance(content, dict) and set(keys) <= set(content) else f"is not an object with {', '.join(keys)}"
+    except (OSError, ValueError) as error:
+        content, said = {}, f"cannot be read ({error})"
+    if said:
+        raise MatrixError([Problem(Where(shown(path)), f"{said}: write it again with '{mend}'")])
+    return dict(content)
 
 
 class VimeSchema:
@@ -20,7 +32,7 @@ class VimeSchema:
 
     def __init__(self, path: Path):
         self.path = path
-        self.schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        self.schema = _read(path, "make schema", "properties")
 
     def _resolve(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
         while "$ref" in node:
@@ -86,7 +98,7 @@ class Catalogue:
     """The options of one version of one package: `{"package", "version", "sections": {section: {option: {"type", "default"}}}}`."""
 
     def __init__(self, path: Path):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = _read(path, "make contracts", "package", "version", "sections")
         self.package: str = content["package"]
         self.version: str = content["version"]
         self.sections: dict[str, dict[str, Any]] = content["sections"]

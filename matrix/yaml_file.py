@@ -20,6 +20,7 @@ Path_ = tuple[str | int, ...]
 
 TAG = "tag:yaml.org,2002:"
 TEXT = f"{TAG}str"
+MOST_VALUES = 100_000  # of one file, aliases written out; a real one has hundreds
 Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's where PyYAML has it: ten times as fast. Both leave scalars as they are
 
 # What a plain scalar is: YAML 1.2's core schema, with calendar dates so that one where text is meant is noticed. The first that matches.
@@ -46,6 +47,7 @@ class Document:
     lines: dict[Path_, int] = field(default_factory=dict, repr=False)
     texts: dict[Path_, str] = field(default_factory=dict, repr=False)  # scalars as they are written
     problems: list[Problem] = field(default_factory=list)
+    open: set[int] = field(default_factory=set, repr=False)  # nodes that are being read: one that holds itself has no value
     bad: set[Path_] = field(default_factory=set)  # paths with a fault of their own: what follows from it is not reported again
 
     def where(self, path: Path_) -> Where:
@@ -74,8 +76,19 @@ def read_yaml(path: Path) -> Document:
     if len(nodes) != 1:
         document.problems.append(Problem(Where(document.file), f"{len(nodes)} YAML documents where one is wanted"))
         return document
-    document.data = _value(nodes[0], (), document)
+    try:
+        document.data = _value(nodes[0], (), document)
+    except _NoTree as error:
+        document.problems.append(error.problem)
     return document
+
+
+class _NoTree(Exception):
+    """Aliases that lead round in a circle, or to more values than any declaration has."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 def _compose(text: str) -> Iterator[Node]:
@@ -95,11 +108,20 @@ def _syntax_problem(file: str, error: YAMLError) -> Problem:
 
 def _value(node: Node, path: Path_, document: Document) -> Any:
     document.lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, MappingNode):
-        return _mapping(node, path, document)
-    if isinstance(node, SequenceNode):
+    if isinstance(node, ScalarNode):
+        return _scalar(node, path, document)
+    if id(node) in document.open:
+        raise _NoTree(Problem(document.where(path), f"{_dotted(path)}: the alias stands for something that holds it: write it out"))
+    if len(document.lines) > MOST_VALUES:
+        raise _NoTree(Problem(document.where(path), f"more than {MOST_VALUES:,} values, aliases written out: no declaration is that long"))
+    document.open.add(id(node))
+    try:
+        if isinstance(node, MappingNode):
+            return _mapping(node, path, document)
+        assert isinstance(node, SequenceNode)
         return [_value(child, (*path, index), document) for index, child in enumerate(node.value)]
-    return _scalar(node, path, document)
+    finally:
+        document.open.discard(id(node))
 
 
 def _mapping(node: MappingNode, path: Path_, document: Document) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from e2e import machine
 from e2e.leases import LeaseError
 from e2e.machine import Found, allowed, offer, wait_for_memory
 from matrix.declarations import Hardware
-from matrix.loader import Matrix
+from matrix.loader import Matrix, load
 
 NPU = {
     "name": "a2",
@@ -45,7 +45,15 @@ def test_the_variable_narrows_and_an_empty_one_allows_nothing(npu: Hardware):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("0,8", "'8' is none of the devices 0 to 7"), ("GPU-3f2a", "'GPU-3f2a' is none"), ("-1", "'-1' is none"), ("2,2", "named twice")]
+    ("text", "said"),
+    [
+        ("0,8", "'8' is none of the devices 0 to 7"),
+        ("GPU-3f2a", "'GPU-3f2a' is none"),
+        ("-1", "'-1' is none"),
+        ("2,2", "named twice"),
+        ("²", "'²' is none"),
+        ("0-3", "'0-3' is none"),
+    ],
 )
 def test_a_variable_that_cannot_be_meant_is_refused_with_its_value(text: str, said: str):
     with pytest.raises(LeaseError, match=said) as caught:
@@ -61,6 +69,38 @@ def test_a_machine_without_the_devices_says_where_it_looked(npu: Hardware):
 def test_devices_of_another_kind_are_not_the_declared_hardware(npu: Hardware):
     here = offer(npu, {}, lambda platform: Found(8, ("Ascend950",) * 8, "npu-smi info -m"))
     assert here.lacks == "this machine has Ascend950, not 910B (npu-smi info -m)"
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "is_it"),
+    [
+        ("910B1", "910B", True),
+        ("Ascend 910B4-1", "910B", True),
+        ("Ascend910", "Ascend910", True),
+        ("Ascend910_9391", "Ascend910", True),
+        ("Ascend910B3", "Ascend910", False),
+        ("910B3", "Ascend910", False),
+        ("Ascend910", "910B", False),
+        ("Ascend950PR", "Ascend950PR", True),
+        ("NVIDIA H100 80GB HBM3", "H100", True),
+        ("NVIDIA A100-SXM4-80GB", "A100", True),
+        ("NVIDIA H200", "H20", False),
+        ("NVIDIA GH200 480GB", "H200", False),
+    ],
+)
+def test_a_driver_s_name_is_of_the_declared_chip_and_no_other(npu: Hardware, name: str, declared: str, is_it: bool):
+    here = offer(npu.model_copy(update={"device_names": [declared]}), {}, lambda platform: Found(8, (name,) * 8, "asked"))
+    assert (here.lacks is None) == is_it
+
+
+def test_no_two_declared_machines_of_a_platform_take_each_other_s_devices():
+    """Except machines of one chip, which differ in how they are built."""
+    declared = [hardware.value for hardware in load().hardware.values() if hardware.value.device_names]
+    for one in declared:
+        for other in declared:
+            if one.platform == other.platform and one.chip != other.chip:
+                found = Found(8, (other.device_names[0],) * 8, "asked")
+                assert offer(one, {}, lambda platform, found=found: found).lacks, f"{one.name} takes the devices of {other.name}"
 
 
 def test_this_machine_is_probed_without_torch():

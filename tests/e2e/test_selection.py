@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from e2e.markers import MARKERS, mistyped_markers, wanted_markers
-from e2e.selection import seeds_of, select, select_default
+from e2e.selection import check_candidates, seeds_of, select, select_default
 from e2e.summary import exit_code
 from matrix import declarations
 from matrix.loader import Matrix, load
@@ -101,6 +101,20 @@ def test_the_exit_code_is_that_of_what_blocks_and_nothing_run_is_no_success(rows
 def test_seeds_are_lists_and_ranges():
     assert seeds_of("100") == (100,)
     assert seeds_of("0-3,7,2") == (0, 1, 2, 3, 7)
-    for text in ("", "a", "5-3", "1-", "-3"):
+    for text in ("", "a", "5-3", "1-", "-3", "²", "1-²", "100,,101"):
         with pytest.raises(ValueError, match="not a seed or a range"):
             seeds_of(text)
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "99999999999999999999", "100-1100"])
+def test_seeds_that_no_run_takes_are_refused_before_they_are_counted(text: str):
+    with pytest.raises(ValueError, match="seeds are numbers up to 2147483647, at most 1000 at once"):
+        seeds_of(text)
+
+
+def test_seeds_of_a_baseline_are_not_judged_beside_it(tree: Path):
+    cell = load(tree).cell(BOTH[0])
+    check_candidates([cell], (100, 101))
+    check_candidates([cell], ())
+    with pytest.raises(ValueError, match=r"seed 5 of qwen3-4b\.cpu\.colocate is a baseline's: candidates take 100 and up"):
+        check_candidates([cell], (100, 5))

@@ -3,10 +3,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from matrix.cli import main
 from tests.matrix.tree import CELL, MODEL, RECIPE, edit, record
 
 BLOCKER = """
@@ -16,16 +20,50 @@ class Block:
         if name.split('.')[0] in {'torch', 'ray', 'vllm', 'megatron', 'vime', 'transformers', 'safetensors', 'e2e', 'reports', 'ci'}:
             raise ImportError(f'{name} is blocked')
 sys.meta_path.insert(0, Block())
-import runpy
-sys.argv[0] = 'matrix'
-runpy.run_module('matrix', run_name='__main__')
 """
 
 
-def matrix(*arguments: str, root: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m matrix` where neither vime nor any heavy package can be imported."""
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def matrix(*arguments: str, root: Path | None = None) -> Done:
+    """`python -m matrix` in this process: what it prints, and its exit code."""
     extra = ["--root", str(root)] if root else []
-    return subprocess.run([sys.executable, "-c", BLOCKER, *arguments, *extra], capture_output=True, text=True, timeout=60)
+    out, err, code = StringIO(), StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["matrix", *arguments, *extra])
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def test_no_command_imports_vime_or_anything_heavy(tree: Path, tmp_path: Path):
+    """In a process of its own, in which they cannot be imported."""
+    record(tree)
+    (tmp_path / "results").mkdir()
+    wanted = [
+        ["list"],
+        ["show", CELL],
+        ["show", CELL, "--science"],
+        ["show", CELL, "--diff", CELL],
+        ["check"],
+        ["status", str(tmp_path / "results")],
+        ["plan", "--tier", "nightly"],
+    ]
+    lines = [
+        f"sys.argv[1:] = {[*arguments, '--root', str(tree)]!r}\ntry:\n    main()\nexcept SystemExit as end:\n    print('exit', end.code)"
+        for arguments in wanted
+    ]
+    script = "\n".join([BLOCKER, "from matrix.cli import main", *lines])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit ")] == ["exit 0"] * len(wanted)
 
 
 def test_list_prints_the_cells(tree: Path):

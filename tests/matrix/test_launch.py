@@ -81,6 +81,8 @@ def test_what_is_not_here_is_said_before_anybody_waits_for_a_machine():
     assert any("cannot run yet: tq: vime has no TransferQueue data plane yet" in remark for remark in remarks)
     assert any("datasets/dapo-math-17k.jsonl is not here: make it from the data set BytedTsinghua-SIA/DAPO-Math-17k" in remark for remark in remarks)
     assert "weights of Qwen/Qwen3-4B are unpinned: write the commit under hf_revision" in remarks
+    get = "Qwen/Qwen3-4B/ is not here: get it with 'hf download Qwen/Qwen3-4B --local-dir Qwen/Qwen3-4B', or 'modelscope download --model Qwen/Qwen3-4B"
+    assert any(remark.startswith(get) for remark in remarks)
 
 
 # One cell of each model, hardware and mode; their long forms have the same keys.

@@ -329,4 +329,4 @@ def test_what_is_no_configuration_is_a_fault_of_plan_and_check_and_no_traceback(
 def test_an_architecture_that_is_no_architecture_is_not_estimated(tree: Path):
     edit(tree, MODEL, "    hidden_size: 96", "    hidden_size: x")
     planned = Planner(load(tree)).cell(load(tree).cell(CELL))
-    assert any("not estimated: a size in the architecture of a 'qwen3' is no whole number" in note for note in planned.notes)
+    assert any("not estimated: 'hidden_size' in the architecture of a 'qwen3' is 'x': a whole number is wanted" in note for note in planned.notes)

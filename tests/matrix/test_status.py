@@ -167,3 +167,29 @@ def test_a_root_that_is_not_there_is_one_line_and_exit_2(tree: Path, tmp_path: P
         standings(tmp_path / "nowhere", load(tree))
     done = command("status", str(tmp_path / "nowhere"), root=tree)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_verdict_from_the_future_is_stale_because_its_age_is_not_known(tree: Path, results: Path):
+    judged(results, CELL, ago=timedelta(days=-3))
+    judged(results, OTHER, ago=timedelta(minutes=-5))  # clocks of two machines
+    rows = standings(results, load(tree), now=NOW)
+    assert (row(rows).disposition, row(rows).remark) == ("stale", "judged 3 d ahead of now: a clock is wrong, so its age is not known")
+    assert (row(rows, OTHER).disposition, row(rows, OTHER).remark) == ("required", "")
+
+
+def test_a_file_that_is_not_called_by_a_time_is_no_verdict(tree: Path, results: Path):
+    for name in ("notes.json", ".20991231T000000.json", "zzz.json"):
+        judged(results, CELL).with_name(name).write_text("{}")
+    assert row(standings(results, load(tree), now=NOW)).outcome is Outcome.PASS
+
+
+def test_a_verdict_nested_too_deep_to_read_is_invalid(results: Path):
+    file = results / "1.json"
+    file.write_text("[" * 100_000)
+    assert read_judged(file).outcome is Outcome.INVALID
+
+
+def test_a_reason_stays_on_its_line_of_the_grid(tree: Path, results: Path):
+    judged(results, CELL, reasons=["two\nlines and \x1b[31mred"])
+    lines = grid(standings(results, load(tree), now=NOW))
+    assert lines[1].endswith("two lines and  [31mred")
