@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ci import buildkite
 from ci.pipeline import build, cell_steps, finish
 from ci.selection import FILE, Request, Selected, choose, read_selection
-from ci.settings import read_settings
+from ci.settings import Settings, read_settings
 
 if TYPE_CHECKING:
+    from ci.gate import Gate
     from ci.pipeline import Pipeline
 
 
@@ -132,6 +134,7 @@ def decide_gate(
     from ci.adaptive import held_back
     from ci.annotation import markdown
     from ci.gate import decide
+    from ci.hosts import LOST, lost_runs
     from ci.policy import read_policy
 
     matrix, settings = load_tree(root, ended=True), read_settings(settings_file)
@@ -139,12 +142,14 @@ def decide_gate(
     selected = read_selection(selection) if selection else None
     checks: dict[str, str] = {}
     held: dict[str, str] = {}
+    noted: list[str] = []
     if in_build:
         fetch_results(results)
         checks = {check.key: found for check in settings.checks if (found := buildkite.outcome(check.key)) is not None}
         held = held_back(selected) if selected else {}
-    decided = decide(results, matrix, policy, selected, tier, checks, held)
-    text = markdown(decided, results, root)
+        noted = [buildkite.get_meta(key) or "" for key in buildkite.meta_keys(LOST)]
+    decided = decide(results, matrix, policy, selected, tier, checks, held, lost_runs(results, noted))
+    text = markdown(decided, results, root, report=selected.report if selected and in_build else None)
     out.mkdir(parents=True, exist_ok=True)
     (out / "annotation.md").write_text(text, encoding="utf-8")
     (out / "status.txt").write_text(decided.status + "\n", encoding="utf-8")
@@ -155,8 +160,26 @@ def decide_gate(
     if in_build:
         buildkite.annotate(text, decided.style, out.name)
         buildkite.set_meta(f"vime:status:{out.name}", decided.status)
+        _set_status(settings, out.name, decided)
     print("\n".join([*decided.lines(), decided.status]))
     return decided.exit_code
+
+
+def _set_status(settings: Settings, gate: str, decided: Gate) -> None:
+    """A status that cannot be set is said loudly and changes no decision: the build's own state stands beside it."""
+    from ci.status import StatusError, post
+
+    status = settings.status
+    if not status.url or not status.secret:
+        return
+    context = status.context if gate == "gate" else f"{status.context}:{gate.removeprefix('gate-')}"
+    try:
+        url = status.url.format(commit=os.environ.get("BUILDKITE_COMMIT", ""))
+        post(url, os.environ[status.secret], context, decided.exit_code, decided.status, os.environ.get("BUILDKITE_BUILD_URL"))
+    except KeyError:
+        print(f"the commit status was not set: the secret {status.secret} is not there", file=sys.stderr)
+    except StatusError as error:
+        print(f"the commit status was not set: {error}", file=sys.stderr)
 
 
 def run_here(request: Request, checks: bool, release: list[str], agents: int, folder: Path, settings_file: Path | None, root: Path | None) -> int:

@@ -48,6 +48,7 @@ class Gate:
     nothing: list[str] = field(default_factory=list)  # why no cell was to run
     unselected: int = 0
     notes: list[str] = field(default_factory=list)
+    hosts: Mapping[str, int] = field(default_factory=dict)  # runs lost to the machine
 
     @property
     def style(self) -> str:
@@ -66,7 +67,7 @@ class Gate:
         ]
         counts = {str(outcome): count for outcome, count in self.counts.items()}
         told = {"exit_code": self.exit_code, "status": self.status, "counts": counts, "checks": dict(self.checks), "nothing": self.nothing}
-        return {"schema_version": 1, **told, "unselected": self.unselected, "notes": self.notes, "cells": cells}
+        return {"schema_version": 1, **told, "unselected": self.unselected, "notes": self.notes, "hosts": dict(self.hosts), "cells": cells}
 
     def of(self, action: Action) -> list[Decision]:
         """Decisions of an action, most severe outcome first."""
@@ -118,6 +119,7 @@ def decide(
     tier: str | None = None,
     checks: Mapping[str, str] | None = None,
     held: Mapping[str, str] | None = None,
+    hosts: Mapping[str, int] | None = None,
     now: datetime | None = None,
 ) -> Gate:
     """Decide over a results root: the cells of a build's selection, of a tier, or every declared cell (each by its first tier).
@@ -141,7 +143,7 @@ def decide(
         decisions.append(Decision(_told(standing, excluded), by, action, why, (held or {}).get(standing.cell, "")))
     chosen = {standing.standing.cell for standing in decisions}
     unselected = sum(str(cell) not in chosen for cell in matrix.select(tier=tier))
-    return Gate(decisions, policy, dict(checks or {}), list(selected.nothing) if selected else [], unselected, notes)
+    return Gate(decisions, policy, dict(checks or {}), list(selected.nothing) if selected else [], unselected, notes, dict(hosts or {}))
 
 
 def _cells(matrix: Matrix, selected: Selected | None, tier: str | None) -> list[DeclaredCell]:

@@ -65,6 +65,7 @@ def write_settings(path: Path, fakes: Path, **changes: Any) -> Path:
     told["platforms"] = {name: {"prepare": [], "python": sys.executable} for name in ("cpu", "cuda", "npu")}
     told["commands"]["cell"] = f"{fake} run {{cell}} {{seed}} {{results}}"
     told["commands"]["verdict"] = f"{fake} judge {{cell}} {{seeds}} {{results}}"
+    told["commands"]["report"] = "true"
     told["checks"] = [{"key": "lint", "label": "lint", "commands": ["true"], "minutes": 1}]
     told["policy"] = str(SETTINGS.with_name("policy.yaml"))
     path.write_text(yaml.safe_dump(told | changes))

@@ -113,7 +113,7 @@ def test_generating_again_changes_nothing(tree):
     assert generated("nightly", tree) == generated("nightly", tree)
 
 
-# ---- keys ----------------------------------------------------------------------------------------------------------------------------------------------------
+# ---- keys -------------------------------------------------------------------------------------------------------------------------------------------
 LONG = "a" * 90
 
 
@@ -130,7 +130,7 @@ def test_long_cells_that_differ_at_their_end_keep_apart():
     assert len(first) <= MAX
 
 
-# ---- escaping ------------------------------------------------------------------------------------------------------------------------------------------------
+# ---- escaping ---------------------------------------------------------------------------------------------------------------------------------------
 TEXTS = st.text(st.sampled_from("$A{}:-?\\ 'é\n")) | st.text()
 
 
@@ -148,7 +148,7 @@ def test_a_dollar_of_a_command_arrives(local, tmp_path):
     assert (tmp_path / "got").read_text() == text + "\n"
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------------------------------------------------
+# ---- what is refused --------------------------------------------------------------------------------------------------------------------------------
 GOOD = {
     "steps": [
         {"key": "a", "command": "true"},
@@ -190,7 +190,7 @@ def test_a_pipeline_without_steps_is_refused():
         check({"steps": []}, set())
 
 
-# ---- the limit of an upload -----------------------------------------------------------------------------------------------------------------------------------
+# ---- the limit of an upload -------------------------------------------------------------------------------------------------------------------------
 def test_jobs_are_counted_as_buildkite_does():
     assert jobs_of({"group": "g", "steps": [{"command": "x", "parallelism": 3}, {"command": "y"}, {"wait": None}]}) == 6
     assert jobs_of("wait") == 1
@@ -241,9 +241,7 @@ def test_a_build_without_cells_says_why_in_a_step():
 
 
 def test_the_command_line_imports_nothing_heavy():
-    code = (
-        "import sys, ci.cli; print(*sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'ray', 'vllm', 'scipy', 'pandas', 'matplotlib', 'numpy'}))"
-    )
+    code = "import sys, ci.cli; print(*sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'ray', 'vllm', 'scipy', 'pandas', 'numpy'}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
