@@ -317,11 +317,11 @@ def test_two_ranks_resume_bit_exact_and_fail_together(tmp_path, layout):
 
 
 def test_what_all_parameters_share_is_told_from_what_is_sharded():
-    from megatron.core.dist_checkpointing.mapping import LocalNonPersistentObject, ShardedObject
+    from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedObject
 
     sharded = ShardedObject("key", 1, (1,), (0,))
     state = {
-        "optimizer": {"param_groups": [{"lr": 0.1, "params": LocalNonPersistentObject([0])}], "state": {0: {"m": sharded}, "common_step": 3}},
+        "optimizer": {"param_groups": [{"lr": 0.1, "params": LocalNonpersistentObject([0])}], "state": {0: {"m": sharded}, "common_step": 3}},
         "x": sharded,
     }
     assert checkpoint._shared(state) == {"optimizer": {"param_groups": [{"lr": 0.1}], "state": {"common_step": 3}}}

@@ -208,13 +208,13 @@ def _optimizer_state(trained: Trained, model: Any, loading: bool) -> dict[str, A
 
 def _shared(value: Any) -> Any:
     """A copy without what is sharded or belongs to a rank."""
-    from megatron.core.dist_checkpointing.mapping import LocalNonPersistentObject, ShardedBase
+    from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedBase
 
     if isinstance(value, dict):
-        kept = {key: _shared(part) for key, part in value.items() if not isinstance(part, ShardedBase | LocalNonPersistentObject)}
+        kept = {key: _shared(part) for key, part in value.items() if not isinstance(part, ShardedBase | LocalNonpersistentObject)}
         return {key: part for key, part in kept.items() if not isinstance(part, dict | list) or part}
     if isinstance(value, list):
-        return [_shared(part) for part in value if not isinstance(part, ShardedBase | LocalNonPersistentObject)]
+        return [_shared(part) for part in value if not isinstance(part, ShardedBase | LocalNonpersistentObject)]
     return value
 
 
