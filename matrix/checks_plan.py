@@ -13,6 +13,8 @@ from matrix.prerequisites import lacking_settings
 from matrix.problem import Problem, Where
 from matrix.resolver import model_path
 
+WARM_START = "no warm start"  # how a cell says that its twin has none of the recipe's name
+
 
 def plan_problems(matrix: Matrix) -> Iterator[Problem]:
     """Faults of the plan of every cell, budgets of every tier, evidence of every hardware cell."""
@@ -40,9 +42,12 @@ def _evidence(matrix: Matrix) -> Iterator[Problem]:
 
 def missing_prerequisites(matrix: Matrix, cell: DeclaredCell) -> Iterator[Problem]:
     """A cell that cannot be run from this checkout says so (`unvalidated`), or what it lacks is a fault."""
-    if cell.declared.value.unvalidated:
+    said, missing = cell.declared.value.unvalidated, model_path(matrix, cell)[1]
+    if said and WARM_START in said and not missing:
+        yield Problem(cell.declared.where("unvalidated"), f"'{said}', and the twin has it: say what is not known yet, or remove the line")
+    if said:
         return
-    yield from model_path(matrix, cell)[1]
+    yield from missing
     for text in lacking_settings(matrix, cell):
         yield Problem(cell.declared.where("id"), f"'{cell}' cannot run: {text}; declare it unvalidated, with the reason, until it can")
 

@@ -42,7 +42,7 @@ def plan(
     """
     from matrix.loader import load
     from matrix.plan import Planner
-    from matrix.plan_text import as_data, lines
+    from matrix.plan_text import as_data, as_json_lines, lines
 
     matrix = load(root)
     chosen = matrix.select(tier=tier, hardware=hardware)
@@ -61,7 +61,7 @@ def plan(
     planned = Planner(matrix).plan(chosen, tier)
     if as_json:
         reasons = {} if found is None else {"reasons": {str(cell): list(found.reasons[str(cell)]) for cell in chosen}, "none": found.none}
-        typer.echo(json.dumps(as_data(planned) | reasons, indent=1))
+        typer.echo(as_json_lines(as_data(planned) | reasons))
     else:
         typer.echo("\n".join([*lines(planned, verbose), *_why(found, chosen)]))
     if planned.faults or planned.budget:

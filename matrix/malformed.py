@@ -55,7 +55,7 @@ def _at(config: Mapping[str, Any], key: Key) -> Any:
     """The value at a key path, ABSENT where there is none or where something above it is no group."""
     node: Any = config
     for part in key:
-        if not isinstance(node, Mapping) or part not in node:
+        if not isinstance(node, dict) or part not in node:
             return ABSENT
         node = node[part]
     return node

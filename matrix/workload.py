@@ -45,7 +45,7 @@ def read_workload(config: Mapping[str, Any], vime: VimeSchema, utilization: floa
     def value(*key: str) -> Any:
         node: Any = config
         for part in key:
-            node = node.get(part) if isinstance(node, Mapping) else None
+            node = node.get(part) if isinstance(node, dict) else None
         return defaults[key] if node is None else node
 
     megatron, vllm = config.get("megatron", {}), config.get("vllm", {})

@@ -20,8 +20,22 @@ Path_ = tuple[str | int, ...]
 
 TAG = "tag:yaml.org,2002:"
 TEXT = f"{TAG}str"
-MOST_VALUES = 100_000  # of one file, aliases written out; a real one has hundreds
-Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's where PyYAML has it: ten times as fast. Both leave scalars as they are
+MOST_VALUES = 100_000  # of one file beyond the length of its text: aliases write out more than anybody could
+DEFAULT_TAGS = {ScalarNode: TEXT, SequenceNode: f"{TAG}seq", MappingNode: f"{TAG}map"}
+
+
+class Parser(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]  # libyaml's where PyYAML has it: ten times as fast
+    """Leaves scalars as they are: what has no tag gets its kind's, without PyYAML's search for a resolver."""
+
+    def descend_resolver(self, current_node: Node | None, current_index: Any) -> None:
+        pass
+
+    def ascend_resolver(self) -> None:
+        pass
+
+    def resolve(self, kind: type[Node], value: Any, implicit: Any) -> str:
+        return DEFAULT_TAGS[kind]
+
 
 # What a plain scalar is: YAML 1.2's core schema, with calendar dates so that one where text is meant is noticed. The first that matches.
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -47,6 +61,7 @@ class Document:
     lines: dict[Path_, int] = field(default_factory=dict, repr=False)
     texts: dict[Path_, str] = field(default_factory=dict, repr=False)  # scalars as they are written
     problems: list[Problem] = field(default_factory=list)
+    most: int = MOST_VALUES
     open: set[int] = field(default_factory=set, repr=False)  # nodes that are being read: one that holds itself has no value
     bad: set[Path_] = field(default_factory=set)  # paths with a fault of their own: what follows from it is not reported again
 
@@ -66,7 +81,9 @@ def read_yaml(path: Path) -> Document:
     """Read `path`. Never raises for what the file says: faults are in `problems`, and `data` is None where nothing could be read."""
     document = Document(shown(path))
     try:
-        nodes = list(_compose(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        document.most += len(text)
+        nodes = list(_compose(text))
     except UnicodeDecodeError as error:
         document.problems.append(Problem(Where(document.file), f"byte {error.start} is not UTF-8: save the file as UTF-8"))
         return document
@@ -112,8 +129,8 @@ def _value(node: Node, path: Path_, document: Document) -> Any:
         return _scalar(node, path, document)
     if id(node) in document.open:
         raise _NoTree(Problem(document.where(path), f"{_dotted(path)}: the alias stands for something that holds it: write it out"))
-    if len(document.lines) > MOST_VALUES:
-        raise _NoTree(Problem(document.where(path), f"more than {MOST_VALUES:,} values, aliases written out: no declaration is that long"))
+    if len(document.lines) > document.most:
+        raise _NoTree(Problem(document.where(path), f"more than {document.most:,} values, aliases written out: no declaration is that long"))
     document.open.add(id(node))
     try:
         if isinstance(node, MappingNode):

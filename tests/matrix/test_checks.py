@@ -139,3 +139,11 @@ def test_the_warm_start_s_own_config_must_be_the_twin_s(tree: Path):
 def test_a_missing_schema_says_how_to_write_it(tree: Path):
     (tree / "schema/vime-config.schema.json").unlink()
     assert "write it with 'vime config schema'" in fault(tree)
+
+
+def test_a_reason_that_is_no_longer_true_is_a_fault(tree: Path):
+    said = "    disposition: experimental\n    unvalidated: the twin has no warm start of this recipe yet\n"
+    edit(tree, CELLS, "    tiers: [smoke, nightly]\n", f"    tiers: [smoke, nightly]\n{said}")
+    (found,) = [problem for problem in check(load(tree)) if "warm start" in problem.message]
+    assert "and the twin has it: say what is not known yet, or remove the line" in found.message
+    assert found.where.line == line_of(tree, CELLS, "unvalidated:")

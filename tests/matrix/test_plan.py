@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from matrix.loader import ROOT, load
 from matrix.memory import GIB, engine_memory, trainer_memory
 from matrix.memory_fit import memory_faults
 from matrix.plan import Planner
-from matrix.plan_text import as_data, lines
+from matrix.plan_text import as_data, as_json_lines, lines
 from matrix.workload import Workload
 from tests.matrix.tree import CELL, CELLS, MODEL, RECIPE, edit, line_of
 
@@ -330,3 +332,21 @@ def test_an_architecture_that_is_no_architecture_is_not_estimated(tree: Path):
     edit(tree, MODEL, "    hidden_size: 96", "    hidden_size: x")
     planned = Planner(load(tree)).cell(load(tree).cell(CELL))
     assert any("not estimated: 'hidden_size' in the architecture of a 'qwen3' is 'x': a whole number is wanted" in note for note in planned.notes)
+
+
+def test_the_plan_as_json_is_its_data_with_a_line_for_each_cell(tree: Path):
+    planned = Planner(load(tree)).plan(load(tree).select())
+    for data in (as_data(planned), {**as_data(planned), "cells": []}, {**as_data(planned), "none": {"a": 'the "cells": []'}}):
+        text = as_json_lines(data)
+        assert json.loads(text) == data
+        assert sum('"cell": ' in line for line in text.splitlines()) == len(data["cells"])
+
+
+def test_five_thousand_cells_are_planned_in_two_seconds_of_processor():
+    """Of the checkout's own, over and over, to the last character of the JSON."""
+    matrix = load(ROOT)
+    cells = (matrix.select() * 50)[:5000]
+    begin = time.process_time()
+    planned = Planner(matrix).plan(cells)
+    assert len(json.loads(as_json_lines(as_data(planned)))["cells"]) == 5000
+    assert time.process_time() - begin < 2.0
