@@ -101,14 +101,14 @@ def telling(history: Sequence[Head]) -> tuple[dict[str, list[str]], list[str]]:
             continue
         commit = commit_of(head)
         if commit is None:
-            left["name no single commit"] = left.get("name no single commit", 0) + 1
+            left["naming no single commit"] = left.get("naming no single commit", 0) + 1
         elif head.dirty:
-            left["were made with local changes"] = left.get("were made with local changes", 0) + 1
+            left["made with local changes"] = left.get("made with local changes", 0) + 1
         elif latest is not None and head.science_hash != latest.science_hash:
-            left["are of another recipe"] = left.get("are of another recipe", 0) + 1
+            left["of another recipe"] = left.get("of another recipe", 0) + 1
         else:
             judged.setdefault(commit, []).append(head.outcome)
-    return judged, [f"{count} verdict{'s' if count > 1 else ''} {why}: left out" for why, count in left.items()]
+    return judged, [f"{count} verdict{'s' if count > 1 else ''} left out: {why}" for why, count in left.items()]
 
 
 def _narrowed(cell: str, root: Path, tip: str, judged: Mapping[str, Sequence[str]], git: Git, remarks: list[str], matrix_root: Path | None) -> Bisection:

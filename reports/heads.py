@@ -199,7 +199,7 @@ class Heads:
                 self.read += 1
             entries.append(entry)
         if entries:
-            self._now[key] = entries
+            self._now[key] = self._kept[key] = entries
         return tuple(entry.head for entry in entries)
 
     def fill(self, keys: Sequence[str], processes: int) -> None:
