@@ -20,10 +20,9 @@ def without_memory(root: Path) -> None:
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if not line.startswith("device_memory_gib:")))
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def short_tree(place: Path) -> Path:
     """A declaration tree whose recipe has 40 steps and whose hardware has limits that a busy machine keeps."""
-    root = make_tree(tmp_path)
+    root = make_tree(place)
     edit(root, RECIPE, "planned_steps: 100", "planned_steps: 40")
     edit(root, RECIPE, "    steps: 100", "    steps: 40")
     edit(root, RECIPE, "last: 25}", "last: 15}")
@@ -32,6 +31,11 @@ def tree(tmp_path: Path) -> Path:
     edit(root, "hardware/cpu.yaml", "stall_s: 120", "stall_s: 15")
     edit(root, "hardware/cpu.yaml", "wall_s: 1800", "wall_s: 60")
     return root
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return short_tree(tmp_path)
 
 
 NPU_CELL = "qwen3-4b.a2.colocate"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from matrix.loader import ROOT
 from matrix.outcome import Outcome
-from tests.e2e.conftest import FAKE, NPU_CELL
+from tests.e2e.conftest import FAKE, NPU_CELL, short_tree
 from tests.matrix.tree import CELL, CELLS, edit
 
 OTHER = "qwen3-4b.cpu.non-colocate"
@@ -35,6 +38,17 @@ def pytest_run(tree: Path, *arguments: str) -> tuple[int, str]:
     process = start(tree, *arguments)
     out, _ = process.communicate(timeout=120)
     return process.returncode, out
+
+
+def pytest_here(tree: Path, *arguments: str) -> tuple[int, str]:
+    """The same in this process: for sessions that run nothing."""
+    place, out = tree.parent.parent, StringIO()
+    options = [f"--matrix={tree}", f"--results={place / 'results'}", f"--report={place / 'report'}", "-p", "no:cacheprovider", "--capture=no"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
+        patch.chdir(CHECKOUT)
+        patch.setenv("TMPDIR", str(place))
+        code = pytest.main([*options, *arguments])
+    return int(code), out.getvalue()
 
 
 def baseline(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,10 +70,18 @@ def baseline(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=CHECKOUT, env={**os.environ, "TMPDIR": str(place)})
 
 
-@pytest.fixture
-def with_baseline(tree: Path) -> Path:
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree with a baseline of six runs, and these runs beside it; made once."""
+    tree = short_tree(tmp_path_factory.mktemp("recorded"))
     done = baseline(tree, "--seeds", "0-5")
     assert done.returncode == 0, done.stderr
+    return tree
+
+
+@pytest.fixture
+def with_baseline(tree: Path, recorded: Path) -> Path:
+    shutil.copytree(recorded / "baselines", tree / "baselines")
     return tree
 
 
@@ -107,7 +129,7 @@ def test_a_quarantined_cell_is_shown_and_does_not_set_the_exit_code(tree: Path):
 
 
 def test_list_cells_prints_ids_and_runs_nothing(tree: Path):
-    code, out = pytest_run(tree, "-m", "cpu_e2e", "--list-cells")
+    code, out = pytest_here(tree, "-m", "cpu_e2e", "--list-cells")
     assert (code, out.split()) == (0, [CELL, OTHER])
 
 
@@ -122,7 +144,7 @@ def test_without_the_hardware_every_cell_is_not_run_with_the_reason_and_the_exit
 
 
 def test_plan_prints_what_would_run_and_runs_nothing(npu_tree: Path):
-    code, out = pytest_run(npu_tree, "-m", "npu_e2e or cpu_e2e", "--plan")
+    code, out = pytest_here(npu_tree, "-m", "npu_e2e or cpu_e2e", "--plan")
     assert code == 0, out
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == [NPU_CELL, "qwen3-4b.a2.colocate@two-nodes", "qwen3-4b.a2.non-colocate", CELL, OTHER]
@@ -143,11 +165,13 @@ def test_plan_prints_what_would_run_and_runs_nothing(npu_tree: Path):
         (("-m", "cpu_e2e", "-k", "non"), f"not collected: {CELL}"),
         (("-m", "cpu_e2e", "-k", "non", "-n", "2"), f"not collected: {CELL}"),
         (("-m", "cpu_e2e", "--seeds", "1OO"), "'1OO' in '1OO' is not a seed or a range"),
+        (("-m", "cpu_e2e", "--seeds", ""), "'' in '' is not a seed or a range"),
+        (("-m", "cpu_e2e", "--seeds", "5"), "seed 5 of qwen3-4b.cpu.colocate is a baseline's: candidates take 100 and up"),
         (("-m", "cpu_e2e", "--no-judge", "--judge-only"), "together leave nothing to do"),
     ],
 )
 def test_what_does_not_run_what_was_asked_is_a_usage_error(tree: Path, arguments: tuple[str, ...], said: str):
-    code, out = pytest_run(tree, *arguments)
+    code, out = (pytest_run if "-n" in arguments else pytest_here)(tree, *arguments)
     assert code == pytest.ExitCode.USAGE_ERROR, out
     assert said in out
     assert "INTERNALERROR" not in out
@@ -155,7 +179,7 @@ def test_what_does_not_run_what_was_asked_is_a_usage_error(tree: Path, arguments
 
 def test_faults_of_the_declarations_end_the_session_before_anything_runs(tree: Path):
     edit(tree, CELLS, "[smoke, nightly]", "[smok, nightly]")
-    code, out = pytest_run(tree, "-m", "cpu_e2e")
+    code, out = pytest_here(tree, "-m", "cpu_e2e")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert "no tier 'smok'; nearest: smoke" in out
 
@@ -223,10 +247,11 @@ def test_ctrl_c_ends_the_session_and_its_run_within_ten_seconds(tree: Path, beha
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split())
 
 
-def test_a_baseline_is_made_resumably_and_never_replaced_in_silence(with_baseline: Path):
-    folder = next((with_baseline / "baselines").iterdir())
+def test_a_baseline_is_made_resumably_and_never_replaced_in_silence(recorded: Path):
+    folder = next((recorded / "baselines").iterdir())
     assert len(list(folder.glob("seed-*"))) == 6
-    again = baseline(with_baseline, "--seeds", "0-6")
+    again = baseline(recorded, "--seeds", "0-6")
+    assert len(list(folder.glob("seed-*"))) == 6
     assert again.stderr.count("not run again") == 6
     assert again.returncode == 2
     assert "--reason and --approver" in again.stderr
