@@ -211,7 +211,7 @@ def test_a_layout_equals_one_process(singles, layout, tmp_path):
 def test_one_process_goes_on_from_a_layouts_checkpoint(singles, layout, tmp_path):
     """The other direction is part of every layout's work."""
     name = "qwen3-moe"
-    case = replace(COVERING[layout], models=(name,))
+    case = replace(COVERING[layout], models=(name,), stateful=None)
     results = on_ranks(2, rank_main, {name: singles[name]}, free_ports(2), case, tmp_path / "out", directory=tmp_path / "results")
     expected = singles[name].results[False]["metrics"][-1]
     with one_rank(run_config(singles[name].path, {}, {}, False)) as actor:
