@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -142,6 +143,9 @@ def _open(index: Path, wanted: bool) -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding does not have
     try:
         app()
     except ReportError as error:

@@ -75,7 +75,10 @@ def _tell(verdict: Verdict, as_json: bool, out: Path | None) -> None:
     from reports.show import print_verdict
 
     if out is not None:
-        typer.echo(f"verdict: {verdict.write(out)}", err=True)
+        try:
+            typer.echo(f"verdict: {verdict.write(out)}", err=True)
+        except OSError as error:
+            raise ReportError(f"--out {out}: cannot be written ({error.strerror})") from None
     if as_json:
         typer.echo(verdict.model_dump_json(indent=1))
     else:

@@ -16,7 +16,7 @@ from reports.checks import convergence, exactness, integrity, learning, resource
 from reports.checks.context import Case
 from reports.checks.copies import host_name
 from reports.metrics import KEPT_IN_BASELINES, REWARD
-from reports.model import Curve, Run
+from reports.model import Curve, Run, printable
 from reports.readers import How, read_or_note
 from reports.verdict import Check, Comparison, Declared, Ending, Found, Points, PoolGroup, RunRef, Suspect, Verdict
 
@@ -95,7 +95,7 @@ def judge_case(case: Case, looks_done: int, base_path: str, created: str | None 
         common_steps=len(case.common),
         candidates=[run_ref(run, case, whole=True) for run in case.candidates],
         baseline=[run_ref(run, case) for run in case.baseline],
-        baseline_path=base_path,
+        baseline_path=printable(base_path),
         baseline_stale=stale,
         pool=list(case.pool),
         endings=list(case.endings),
@@ -188,7 +188,7 @@ def run_ref(run: Run, case: Case, whole: bool = False) -> RunRef:
     further = [item.metric for item in case.rule.secondary if item.metric] + ([*KEPT_IN_BASELINES] if whole else []) + ([REWARD] if whole else [])
     return RunRef(
         name=run.name,
-        path=str(run.path),
+        path=printable(str(run.path)),
         format=run.format,
         sha=run.sha,
         seed=run.seed,

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from reports.facts import MetricFacts, SyncFacts
 
 
+def printable(text: str) -> str:
+    """The text with each half of a character (from a file name or a JSON escape) written as an escape: it can then be printed and stored."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 class NoteKind(StrEnum):
     """Kinds of findings. None of them is repaired in silence; which of them refuse a verdict is decided in `checks`."""
 
@@ -118,7 +123,7 @@ class Run:
     @property
     def name(self) -> str:
         """Short name for people: the seed where one is known, with the folder's or file's name."""
-        stem = self.path.name.removesuffix(".jsonl") + (f"#{self.part}" if self.part else "")
+        stem = printable(self.path.name).removesuffix(".jsonl") + (f"#{self.part}" if self.part else "")
         return stem if self.seed is None or f"seed-{self.seed}" in stem or f"seed{self.seed}" in stem else f"{stem} (seed {self.seed})"
 
     @property

@@ -69,15 +69,16 @@ def _changed(rule: JudgeRule, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made(runs: Sequence[Run], baseline: Sequence[Run], given: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     said = {setting.partition("=")[0].strip() for setting in settings}
-    planned: int = given.get("planned_steps") or next((run.planned_steps for run in runs if run.planned_steps), 0)
+    planned: int = given["planned_steps"] if "planned_steps" in given else next((run.planned_steps for run in runs if run.planned_steps), 0)
     ends = _ends(baseline)
-    planned = planned or (ends[0] if len(set(ends)) == 1 else 0)
+    if not planned and "planned_steps" not in given:
+        planned = ends[0] if len(set(ends)) == 1 else 0
     only_exact = given.get("evidence") == "exactness" or "evidence=exactness" in settings or ("trajectory" in given and not _margins(given))
     margins = _margins(given)
     wanted = () if only_exact or "delta" in said else [name for name in OVERALL if name not in margins and f"delta.{name}" not in said]
     missing = ["--delta (or " + ", ".join(f"--delta-{name}" for name in wanted) + ")"] if wanted else []
     differ = f" (the baseline's runs end after {min(ends)} to {max(ends)})" if len(set(ends)) > 1 else ""
-    missing += [] if planned or "planned_steps" in said else [f"--planned-steps{differ}"]
+    missing += [] if planned or "planned_steps" in {*said, *given} else [f"--planned-steps{differ}"]
     if missing:
         raise ReportError(f"no recipe is named by the runs or by --recipe: give {', '.join(missing)} (δ: the largest difference that does not matter)")
     windows = {"first": given.get("first") or max(5, math.ceil(planned / 10)), "last": given.get("last") or max(10, math.ceil(planned / 4))}

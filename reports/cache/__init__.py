@@ -8,10 +8,12 @@ An entry that is torn, damaged or of another version is as good as none. Deletin
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from reports.cache.entry import Entry, Signature, decode, encode
+from reports.errors import ReportError
 from reports.model import Run
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ class CurveCache:
     """Entries under one folder, made when first needed."""
 
     def __init__(self, root: Path) -> None:
+        if root.exists() and not root.is_dir():
+            raise ReportError(f"--cache {root}: not a folder")
         self.root = root
 
     def read(self, source: Source, reading: Reading, parse: Callable[[], list[Run]]) -> list[Run]:
@@ -79,10 +84,20 @@ def _store(place: Path, entry: Entry) -> None:
         data = encode(entry)
     except (OverflowError, TypeError, UnicodeEncodeError):
         return  # a manifest with a number of more than 64 bits, a name with half a character: read anew each time
-    place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{place.name}.{os.getpid()}.{time.monotonic_ns()}")
-    partial.write_bytes(data)
-    partial.replace(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        partial.replace(place)
+    except OSError as error:  # read-only, or full: a cache saves time and no more
+        _say_once(place.parent.parent, error.strerror or str(error))
+        with suppress(OSError):
+            partial.unlink()
+
+
+@cache
+def _say_once(root: Path, why: str) -> None:
+    logging.getLogger(__name__).warning("--cache %s: cannot be written (%s): what is not in it is read anew each time", root, why)
 
 
 def signature_of(paths: Iterable[str]) -> Signature:

@@ -25,7 +25,7 @@ def check(case: Case) -> list[Check]:
 
     found = [item for run in case.candidates for item in _of_run(run, case, Outcome.FAIL, Outcome.INCOMPLETE)]
     found += [item for run in case.baseline for item in _of_run(run, case, Outcome.INVALID, Outcome.INVALID, "baseline ")]
-    found += [*labels.check(case), *copies.check(case)]
+    found += [*labels.check(case), *copies.check(case), *labels.same_seed_twice(case)]
     return found if any(item.state != "good" for item in found) else found + list(_common(case))
 
 

@@ -134,6 +134,18 @@ def _seeds(case: Case) -> Iterator[Check]:
             yield _check("seed", "baseline " + run.name, good, Outcome.INVALID, text, missing=run.seed is None)
 
 
+def same_seed_twice(case: Case) -> Iterator[Check]:
+    """Two runs of one seed saw the same prompts: they tell less about other seeds than two runs do. (Pairs and reproductions are meant to.)"""
+    if case.rule.paired or case.rule.exactness.trajectory is not None:
+        return
+    for side, runs in (("", case.candidates), ("baseline ", case.baseline)):
+        known: dict[int, Run] = {}
+        for run in runs:
+            if run.seed is not None and run.labels.get("cell") and known.setdefault(run.seed, run) is not run:
+                text = f"{side}{run.name} and {known[run.seed].name} have one seed, {run.seed}: they are not two independent runs"
+                yield _check("seed", side + run.name, False, Outcome.INVALID, text)
+
+
 def short(science_hash: str | None) -> str:
     return "none" if science_hash is None else science_hash[:12]
 

@@ -14,6 +14,7 @@ from reports.verdict import Check
 DROP_LEVEL = 0.005  # one-sided chance that a healthy run's own drop from its best window is called a collapse
 DROP_SE = 4.0  # within-run standard errors of a difference of two windows that a drop must exceed in any case
 LEAST_RUNS_FOR_GAIN = 2
+LEAST_STEPS = 6  # of which `residual_sd` gives a noise
 LEAST_RUNS_FOR_DROP = 3
 
 
@@ -30,7 +31,8 @@ def check(case: Case) -> list[Check]:
     found: list[Check] = []
     for index, run in enumerate(case.candidates):
         if np.isfinite(candidates[index]).all() and not np.isfinite(noise[index]):  # a handful of values has no noise to speak of: nothing was shown either way
-            text = f"{run.name}: {len(case.common)} common steps are too few to tell learning from noise"
+            few = f"{len(case.common)} common steps are too few to tell learning from noise"
+            text = f"{run.name}: {few if len(case.common) < LEAST_STEPS else 'values so large that their noise cannot be computed'}"
             found.append(Check(stage="learning", name="learning", run=run.name, state="missing", outcome=Outcome.INCONCLUSIVE, text=text))
             continue
         grown, limit = float(gains[index]), float(gain_limit[index])

@@ -11,7 +11,7 @@ from matrix.rule import Secondary
 from reports.checks.context import EMPTY, Case, common_steps
 from reports.checks.margins import Margin, margins, secondary_margin
 from reports.metrics import title
-from reports.model import Run
+from reports.model import Run, printable
 from reports.stats.intervals import Pool, pooled, run_sd
 from reports.stats.summary import STATISTICS, TITLES, steps_to, summarise
 from reports.verdict import PoolGroup
@@ -86,7 +86,7 @@ def pool_group(name: str, path: str, runs: Sequence[Run], case: Case) -> PoolGro
     found = {m.statistic: values[m.statistic] for m in margins(case.rule, len(own.common)) if values}
     found |= {item.name: secondary_values(item, own, runs) for item in case.rule.secondary}
     variance = {key: float(run_sd(value) ** 2) for key, value in found.items() if np.isfinite(value).all() and len(value) > 1}
-    return PoolGroup(name=name, path=path, runs=len(runs), shas=[run.sha for run in runs], variance=variance)
+    return PoolGroup(name=printable(name), path=printable(path), runs=len(runs), shas=[run.sha for run in runs], variance=variance)
 
 
 __all__ = ["STATISTICS", "Sides", "of_case", "pool_group", "pool_of", "secondary_title", "secondary_values"]

@@ -98,7 +98,7 @@ def as_step(value: Any) -> int | None:
 
 def text_step(text: str) -> int | None:
     """The step a cell of a table or a log line holds: digits, with a fraction of zeros at most ("12", "12.0")."""
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER:
         return as_step(int(text))
     number = as_number(text)
     return as_step(number) if number is not None and math.isfinite(number) and number < 1 << 53 else None

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 from reports.errors import ReportError, UnreadableRun
 from reports.model import Run
 from reports.readers.base import Reading, Source
+from reports.readers.json_text import json_value
 
 MANIFEST = "manifest.json"
 
@@ -54,7 +54,7 @@ def _object(folder: Source, name: str) -> dict[str, Any]:
         return {}
     try:
         with source.open() as file:
-            value = json.loads(file.read().decode("utf-8-sig"))
+            value = json_value(file.read().decode("utf-8-sig"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -5,12 +5,12 @@ Points with a step in their metadata are metrics; an evaluation that carries onl
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from reports.errors import UnreadableRun
 from reports.model import NoteKind, Run
 from reports.readers.base import Reading, Source, as_number, as_step
+from reports.readers.json_text import json_value
 from reports.readers.records import StepTable
 
 MARK = ":::MLLOG"
@@ -75,7 +75,7 @@ def _record(text: str, table: StepTable, where: str, ended: bool) -> dict[str, A
     if not mark:
         return None
     try:
-        record = json.loads(body)
+        record = json_value(body)
     except (ValueError, RecursionError):
         table.notes.add(NoteKind.BROKEN_LINE if ended else NoteKind.TORN_LINE, f"not an MLLOG record: {body.strip()[:40]!r}", where)
         return None

@@ -18,6 +18,7 @@ import numpy as np
 from reports.errors import UnreadableRun
 from reports.model import Curve, Note, NoteKind
 from reports.readers.base import as_number
+from reports.readers.json_text import json_value, printed
 from reports.readers.notes import Notes
 from reports.readers.source import Source
 
@@ -48,7 +49,7 @@ def json_lines(source: Source, notes: Notes) -> Iterator[tuple[int, dict[str, An
 
 def _objects(text: str, where: str, ended: bool, notes: Notes) -> list[dict[str, Any]]:
     try:
-        items = [json.loads(text)]
+        items = [json_value(text)]
     except (ValueError, RecursionError):
         items = _salvage(text, where, ended, notes)
     objects = [item for item in items if isinstance(item, dict)]
@@ -80,7 +81,7 @@ def _decode_from(text: str) -> tuple[list[Any], str]:
             item, end = _DECODER.raw_decode(text)
         except (ValueError, RecursionError):
             break
-        items.append(item)
+        items.append(printed(item))
         text = text[end:].lstrip()
     return items, text
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from reports.errors import ReportError, UnreadableRun
-from reports.model import Note, NoteKind
+from reports.model import Note, NoteKind, printable
+from reports.readers.json_text import json_value
 from reports.readers.notes import Notes
 
 HEAD_BYTES = 65536  # how much of a file a reader may look at to recognise it
@@ -54,7 +55,7 @@ class Source:
     """One file or folder. Cheap until asked: nothing is opened by making one. Raises ReportError where the place does not exist."""
 
     def __init__(self, where: Path | str, trace: dict[str, None] | None = None) -> None:
-        self.url = _CUT_SCHEME.sub(r"\1://", str(where)) if isinstance(where, Path) and not where.exists() else str(where)
+        self.url = _CUT_SCHEME.sub(_whole_scheme, str(where)) if isinstance(where, Path) and not where.exists() else str(where)
         self.trace: dict[str, None] = {} if trace is None else trace  # every place that was looked at, through this or its children
         self._fs: Any = None
         if "://" in self.url:
@@ -65,6 +66,8 @@ class Source:
         self.trace[str(self.path)] = None
         if not self.exists:
             raise ReportError(f"{self.url}: no such file or directory")
+        if not self._fs and not (self.path.is_file() or self.path.is_dir()):
+            raise ReportError(f"{self.url}: a pipe or a device: write it to a file first, it is read more than once")
 
     @property
     def remote(self) -> bool:
@@ -72,7 +75,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return printable(self.path.name)
 
     @property
     def exists(self) -> bool:
@@ -92,7 +95,7 @@ class Source:
     def children(self) -> list[Source]:
         """Everything in this folder, by name."""
         if not self._fs:
-            return [Source(path, self.trace) for path in sorted(self.path.iterdir())]
+            return [Source(path, self.trace) for path in sorted(self.path.iterdir()) if path.is_file() or path.is_dir()]
         base = self.url.rstrip("/")
         names = sorted(Path(str(entry)).name for entry in self._fs.ls(str(self.path), detail=False))
         return [Source(f"{base}/{name}", self.trace) for name in names if name and name != self.path.name]
@@ -179,7 +182,7 @@ class Source:
         if len(data) > LARGEST_DOCUMENT:
             return None
         try:
-            return json.loads(data.decode(self.encoding).lstrip("\ufeff"), object_pairs_hook=self._unique)
+            return json_value(data.decode(self.encoding).lstrip("\ufeff"), self._unique)
         except (ValueError, RecursionError):
             return None
 
@@ -190,6 +193,10 @@ class Source:
             twice = next(name for name in names if names.count(name) > 1)
             raise UnreadableRun(self.path, f"key {twice!r} occurs twice in one object: which value holds is not known")
         return found
+
+
+def _whole_scheme(cut: re.Match[str]) -> str:
+    return f"{cut[1]}:///" if cut[1] in ("file", "local") else f"{cut[1]}://"
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from reports.errors import UnreadableRun
 from reports.model import NoteKind, Run
 from reports.readers.base import Reading, Source, as_number, as_step
+from reports.readers.json_text import json_value
 from reports.readers.notes import Notes
 from reports.readers.records import StepTable, json_lines
 
@@ -50,7 +50,7 @@ def _object(folder: Source, name: str, notes: Notes, required: bool) -> dict[str
         return {}
     try:
         with source.open() as file:
-            value = json.loads(file.read().decode("utf-8-sig"))
+            value = json_value(file.read().decode("utf-8-sig"))
     except ValueError as error:
         notes.add(NoteKind.BROKEN_LINE, f"{name} is not JSON ({error})", name)
         return {}

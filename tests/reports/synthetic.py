@@ -49,7 +49,7 @@ def jsonl(path: Path, values: list[float], metric: str = "rollout/reward_mean", 
 def run_dir(path: Path, seed: int, /, values: list[float] | None = None, *, gap: float = 1e-7, gap_after: float | None = None, **manifest: Any) -> Path:
     """A run directory as vime writes it, with manifest, metrics, weight syncs and samples. `gap_after`: the log-prob gap from step 1 on."""
     values = rewards(seed) if values is None else values
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(abs(seed))
     (path / "samples").mkdir(parents=True)
     labels = {"cell": CELL, "recipe": "spell-backward", "science_hash": SCIENCE, "reward": REWARD}
     first = {

@@ -1,21 +1,31 @@
 """Limits and margins as numbers, computed here by hand: a sign, a factor or an end that is off changes one of them."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from matrix.outcome import Outcome
+from matrix.rule import Exactness
+from reports.checks import copies, exactness, resources, shifts
+from reports.checks.context import Case
+from reports.checks.convergence import level_of
 from reports.checks.learning import largest_drop, least_gain
 from reports.checks.margins import Margin, decide_one
 from reports.judge import judge
+from reports.model import Curve, Run
+from reports.readers import read_run
 from reports.stats.intervals import beyond, difference, outside
+from reports.stats.looks import level_per_look
 from reports.stats.summary import drop_from_best, grid
-from reports.verdict import Declared
-from tests.reports.synthetic import jsonl, rewards, rule
+from reports.verdict import Declared, PoolGroup
+from tests.reports.synthetic import jsonl, rewards, rule, run_dir
 
 VOUCHED = Declared(assume_comparable=True)
+EMPTY_RUN = Run(Path("x"), "jsonl", np.arange(100), {})
 BASE = np.array([0.50, 0.51, 0.49, 0.52, 0.48])  # mean 0.5, sd 0.0158
 
 
@@ -91,3 +101,71 @@ def test_half_of_the_sparsest_curve_s_steps_are_enough(tmp_path):
     found = judge([jsonl(tmp_path / "half.jsonl", rewards(100)[::5], stride=5)], base, rule(), VOUCHED)
     [shared] = [check for check in found.checks if check.name == "common steps"]
     assert (shared.state, shared.text) == ("good", "the runs share 10 steps of rollout/reward_mean (20 in the sparsest)")
+
+
+def test_a_band_holds_up_to_its_very_end(tmp_path):
+    gap = 0.25  # written and read without rounding; the largest gap of a token is 20 times that
+    run = read_run(run_dir(tmp_path / "seed-100", 100, gap=gap))
+    for band, state in ((20 * gap, "good"), (np.nextafter(20 * gap, 0), "bad")):
+        bands = Exactness(weight_digests=False, step0_logprob_gap_max=band)
+        assert [check.state for check in exactness.check(Case([run], [], rule(exactness=bands)))] == [state]
+
+
+@pytest.mark.parametrize(("apart", "copied"), [(0.0, True), (5e-6, True), (1e-4, False)])
+def test_a_copy_is_equal_to_six_digits_and_a_near_run_is_none(apart, copied):
+    steps, values = np.arange(50), np.array(rewards(0)[:50])
+    assert copies.same(Curve(steps, values * (1 + apart)), Curve(steps, values)) is copied
+
+
+@pytest.mark.parametrize(("baseline_seed", "outcome"), [(99, Outcome.PASS), (100, Outcome.INVALID), (-1, Outcome.INVALID)])
+def test_seeds_of_baselines_end_at_99(tmp_path, baseline_seed, outcome):
+    base = [run_dir(tmp_path / f"seed-{seed}", seed, rewards(abs(seed))) for seed in (0, 1, 2, 3, baseline_seed)]
+    assert judge([run_dir(tmp_path / "c", 101)], base, rule()).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor", "worse"),
+    [("perf/tokens_per_s", 0.5, True), ("perf/tokens_per_s", 2, False), ("perf/step_s", 2, True), ("perf/step_s", 0.5, False)],
+)
+def test_which_cost_is_worse(tmp_path, metric, factor, worse):
+    base, run = read_run(run_dir(tmp_path / "seed-0", 0)), read_run(run_dir(tmp_path / "seed-100", 100))
+    curve = run.curves[metric]
+    run = replace(run, curves={**run.curves, metric: Curve(curve.steps, base.curves[metric].values * factor)})
+    [found] = [item for item in resources.compare(Case([run], [base], rule())) if item.metric == metric]
+    assert (found.worse, found.ratio) == (worse, pytest.approx(factor))
+
+
+@pytest.mark.parametrize(("spreads", "shifted"), [(3.9, False), (4.1, True), (-4.1, True)])
+def test_a_metric_is_shifted_from_four_baseline_spreads_on(tmp_path, spreads, shifted):
+    runs = [read_run(run_dir(tmp_path / f"seed-{seed}", seed)) for seed in (0, 1, 2, 100)]
+    steps = runs[0].steps
+    means = [1.0, 1.5, 2.0, 1.5 + 0.5 * spreads]
+    runs = [replace(run, curves={**run.curves, "train/entropy": Curve(steps, np.full(len(steps), mean))}) for run, mean in zip(runs, means)]
+    assert bool([one for one in shifts.suspects(Case(runs[3:], runs[:3], rule())) if one.name.startswith("entropy")]) is shifted
+
+
+def test_the_level_of_a_pooled_spread_counts_the_baseline_s_own_degrees_of_freedom():
+    runs = [replace(EMPTY_RUN, path=Path(str(number))) for number in range(4)]
+    pool = [PoolGroup(name="x", path="x", runs=3, shas=[], variance={"first": 1.0, "last": 1.0, "whole": 1.0})]
+    case = Case(runs[:1], runs, rule(pooled=True), pool=pool)
+    assert level_of(case) == level_per_look(4, 3, 0.05, "welch", 3 + 2)
+    assert level_of(case) != level_per_look(4, 3, 0.05, "welch", 4 + 2)
+
+
+@pytest.mark.parametrize(("made", "windows_of"), [(60, 60), (99, 99), (100, 100)])
+def test_an_early_stop_moves_the_last_window(made, windows_of):
+    case = Case([], [replace(EMPTY_RUN, steps=np.arange(made))], rule(early_stop=True))
+    assert case.rule_to(np.arange(made)).planned_steps == windows_of
+    assert np.flatnonzero(case.windows(np.arange(made)).last).tolist() == list(range(made - 25, made))
+    assert replace(case, rule=rule()).rule_to(np.arange(made)).planned_steps == 100
+
+
+def test_two_runs_of_one_seed_are_not_two_runs(tmp_path):
+    """Of a declared cell: other files' seeds may be a default that nobody changed."""
+    base = [run_dir(tmp_path / f"seed-{seed}", seed) for seed in range(4)]
+    pair = [run_dir(tmp_path / "a", 100), run_dir(tmp_path / "b", 100, rewards(101))]
+    found = judge(pair, base, rule())
+    assert (found.outcome, found.headline) == (Outcome.INVALID, "b (seed 100) and a (seed 100) have one seed, 100: they are not two independent runs")
+    doubled = judge(pair[:1], [*base, run_dir(tmp_path / "c", 3, rewards(50))], rule())
+    assert (doubled.outcome, "baseline c (seed 3) and seed-3 have one seed" in doubled.headline) == (Outcome.INVALID, True)
+    assert judge([pair[0], run_dir(tmp_path / "d", 101)], base, rule()).outcome is Outcome.PASS
