@@ -94,7 +94,10 @@ class CpuPlatform:
         return variables
 
     def engine_options(self, config: Any) -> dict[str, Any]:
-        return {"enforce_eager": True}  # unless the configuration says otherwise: compiling takes longer than a twin's whole run
+        # Unless the configuration says otherwise. Compiling takes longer than a twin's whole run. A prompt cut in two discards the
+        # token sampled after its first part and turns the request's seeded generator back, which torch's CPU generator cannot do
+        # (`CPU Generator does not use offset`)
+        return {"enforce_eager": True, "enable_chunked_prefill": False}
 
     def preflight(self, config: Any, model: Mapping[str, Any], packages: Mapping[str, str]) -> list[str]:
         return delta_net_problems(config, model)
