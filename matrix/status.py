@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matrix.loader import DeclaredCell, Matrix
 from matrix.outcome import Disposition, Outcome
 from matrix.problem import MatrixError, SelectionError
+
+if TYPE_CHECKING:
+    from matrix.loader import DeclaredCell, Matrix
 
 UNDECLARED = "undeclared"
 AHEAD = timedelta(hours=1)  # how far clocks of two machines may differ
