@@ -148,6 +148,7 @@ def make(place: Path, tree: Path, cell, science: str) -> Made:  # type: ignore[n
     """A baseline in the tree, and a healthy candidate's verdict against it."""
     from matrix.rule import Exactness, JudgeRule, Margins, Windows
     from reports.judge import judge
+    from reports.readers import read_run
     from reports.record import record
     from reports.verdict import Declared
 
@@ -159,7 +160,7 @@ def make(place: Path, tree: Path, cell, science: str) -> Made:  # type: ignore[n
     )  # fmt: skip
     declared = Declared(cell=MARK["cell"], recipe=cell.recipe.value.name, science_hash=science, reward_id=reward.id, reward_range=tuple(reward.range))
     runs = [make_run(place / f"seed-{seed}", seed, labels) for seed in (*range(BASELINES), 100)]
-    folder = record(runs[:-1], rule, declared, tree / "baselines", "a benchmark")
+    folder = record([read_run(run) for run in runs[:-1]], rule, declared, tree / "baselines", "a benchmark")
     verdict = judge([runs[-1]], folder, rule, declared)
     assert verdict.outcome == "PASS", verdict.reasons
     text = verdict.model_dump_json(indent=1)
@@ -169,7 +170,7 @@ def make(place: Path, tree: Path, cell, science: str) -> Made:  # type: ignore[n
 
 
 def make_run(path: Path, seed: int, labels: dict[str, object]) -> Path:
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, int(str(labels["science_hash"])[:8], 16)])
     reward = 0.3 + 0.5 * (1 - np.exp(-np.arange(STEPS) / 40)) + rng.normal(0, 0.003) + rng.normal(0, 0.02, STEPS)
     others = {name: around * (1 + rng.normal(0, 0.1, STEPS)) for name, around in METRICS.items()}
     (path / "samples").mkdir(parents=True)

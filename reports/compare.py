@@ -16,7 +16,7 @@ from reports.errors import ReportError
 from reports.metrics import REWARD
 from reports.model import Run
 from reports.page.charts import Chart, Side, chart, panels, reward_chart
-from reports.page.payload import encode, fitted, is_timed
+from reports.page.payload import fitted
 from reports.page.provenance import folder_address, links, provenance
 from reports.page.render import render
 from reports.page.samples import read_samples
@@ -92,9 +92,15 @@ def write_comparison(groups: Mapping[str, Sequence[Run]], out: Path, metric: str
         "now": datetime.now(UTC).isoformat(timespec="seconds"),
         "pngs": _pictures(out, title, charts) if png else {},
     }
-    text, curves = _page(values)
+    text, curves = fitted(charts, lambda curves: render("compare.html", **values, curves=curves))
     index.write_text(text, encoding="utf-8")
-    record = {"schema_version": 1, "title": title, "metric": metric, "runs": [_run_record(name, run) for name, run in zip(labels, runs.runs)], "curves": curves}
+    record = {
+        "schema_version": 1,
+        "title": title,
+        "metric": metric,
+        "runs": [_run_record(name, run) for name, run in zip(labels, runs.runs)],
+        "curves": msgspec.Raw(curves.json),
+    }
     (out / "index.json").write_bytes(msgspec.json.encode(record) + b"\n")
     return index
 
@@ -110,11 +116,6 @@ def _renamed(one: Chart, labels: Sequence[str]) -> Chart:
     from dataclasses import replace
 
     return replace(one, series=tuple(replace(series, name=labels[series.group - 1]) if series.group else series for series in one.series))
-
-
-def _page(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """(HTML, curves)."""
-    return fitted(values["charts"], lambda curves, thinned: render("compare.html", **values, curves=encode(curves), timed=is_timed(curves), thinned=thinned))
 
 
 def _pictures(out: Path, title: str, charts: Sequence[Chart]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,7 @@ class CellResult:
         """The outcome with the kind of evidence."""
         return self.latest.title if self.latest else str(self.outcome)
 
-    @property
+    @cached_property
     def runs(self) -> tuple[Path, ...]:
         return tuple(_runs(self.folder))
 

@@ -10,6 +10,7 @@ band. y: null stands for a value that is not finite; `bad` lists the first such 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -27,12 +28,13 @@ def payload(charts: Sequence[Chart], bins: int = BINS) -> dict[str, Any]:
     """`bins`: half the points of a line."""
     shared = _Shared()
     figures = [_figure(number, chart, shared, bins) for number, chart in enumerate(charts)]
-    return {"xs": shared.xs.values, "ts": shared.ts.values, "figures": figures}
+    shared.values.fill()
+    return {"xs": shared.xs.values, "ts": [times["y"] for times in shared.ts.values], "figures": figures}
 
 
-def encode(value: dict[str, Any]) -> Markup:
+def encode(value: dict[str, Any]) -> bytes:
     """JSON that may stand inside a <script> element: it holds no `<`."""
-    return Markup(msgspec.json.encode(value).decode().replace("<", "\\u003c"))
+    return msgspec.json.encode(value).replace(b"<", b"\\u003c")
 
 
 def is_timed(curves: dict[str, Any]) -> bool:
@@ -40,14 +42,27 @@ def is_timed(curves: dict[str, Any]) -> bool:
     return any(series["t"] is not None for figure in curves["figures"] for series in figure["series"])
 
 
-def fitted(charts: Sequence[Chart], page: Callable[[dict[str, Any], int], str]) -> tuple[str, dict[str, Any]]:
-    """(page, curves) with as many points a line as keep it below LARGEST. `page`: makes the page of curves, and is told half the points of a long line (0: all
-    are drawn whole)."""
+@dataclass(frozen=True)
+class Curves:
+    """A page's curves. thinned: half the points of a long line; 0: all are drawn whole. timed: whether one can be drawn over hours of training."""
+
+    json: bytes
+    timed: bool
+    thinned: int
+
+    @property
+    def markup(self) -> Markup:
+        return Markup(self.json.decode())
+
+
+def fitted(charts: Sequence[Chart], page: Callable[[Curves], str]) -> tuple[str, Curves]:
+    """(page, curves) with as many points a line as keep the page below LARGEST."""
     longest = max((len(series.steps) for one in charts for series in one.series), default=0)
     bins = BINS
     while True:
-        curves = payload(charts, bins)
-        text = page(curves, bins if longest > 2 * bins else 0)
+        value = payload(charts, bins)
+        curves = Curves(encode(value), is_timed(value), bins if longest > 2 * bins else 0)
+        text = page(curves)
         if len(text.encode()) <= LARGEST or bins <= FEWEST:
             return text, curves
         bins //= 2
@@ -56,25 +71,47 @@ def fitted(charts: Sequence[Chart], page: Callable[[dict[str, Any], int], str]) 
 class _Lists:
     """Lists, equal ones once."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Callable[[np.ndarray], Any]) -> None:
         self.values: list[Any] = []
+        self._form = form
         self._known: dict[bytes, int] = {}
 
-    def add(self, array: np.ndarray, form: Any) -> int:
+    def add(self, array: np.ndarray) -> int:
         key = array.tobytes()
         if key not in self._known:
             self._known[key] = len(self.values)
-            self.values.append(form(array))
+            self.values.append(self._form(array))
         return self._known[key]
+
+
+class _Values:
+    """Values of many lines, rounded in one go: a page has a hundred lines, and each call of numpy takes as long as a line's numbers."""
+
+    def __init__(self) -> None:
+        self._parts: list[np.ndarray] = []
+        self._lines: list[dict[str, Any]] = []
+
+    def add(self, line: dict[str, Any], values: np.ndarray) -> dict[str, Any]:
+        """line["y"] is set by `fill`."""
+        self._parts.append(values)
+        self._lines.append(line)
+        return line
+
+    def fill(self) -> None:
+        every = rounded(np.concatenate(self._parts)) if self._parts else []
+        start = 0
+        for line, part in zip(self._lines, self._parts):
+            line["y"] = every[start : start + len(part)]
+            start += len(part)
 
 
 class _Shared:
     def __init__(self) -> None:
-        self.xs, self.ts = _Lists(), _Lists()
+        self.values = _Values()
+        self.xs, self.ts = _Lists(_steps), _Lists(lambda seconds: self.values.add({}, seconds / 3600))
 
     def place(self, steps: np.ndarray, seconds: np.ndarray | None) -> dict[str, int | None]:
-        hours = None if seconds is None else self.ts.add(seconds, lambda array: rounded(array / 3600))
-        return {"x": self.xs.add(np.ascontiguousarray(steps), _steps), "t": hours}
+        return {"x": self.xs.add(np.ascontiguousarray(steps)), "t": None if seconds is None else self.ts.add(seconds)}
 
 
 def _steps(steps: np.ndarray) -> Any:
@@ -99,23 +136,27 @@ def _figure(number: int, chart: Chart, shared: _Shared, bins: int) -> dict[str, 
 
 
 def _line(series: Series, shared: _Shared, bins: int) -> dict[str, Any]:
-    at = series.kept(bins)
-    values = series.values[at]
-    place = shared.place(series.steps[at], None if series.seconds is None else series.seconds[at])
-    line: dict[str, Any] = {"name": series.name, "group": series.group, "role": "run", **place, "y": rounded(values)}
-    bad = np.flatnonzero(~np.isfinite(series.values))
-    if series.group and len(bad):
-        line["bad"] = [int(series.steps[bad[0]]), str(series.values[bad[0]])]
+    if len(series.steps) <= 2 * bins:
+        steps, values, seconds = series.steps, series.values, series.seconds
+    else:
+        at = series.kept(bins)
+        steps, values, seconds = series.steps[at], series.values[at], None if series.seconds is None else series.seconds[at]
+    line: dict[str, Any] = {"name": series.name, "group": series.group, "role": "run", **shared.place(steps, seconds)}
+    shared.values.add(line, values)
+    if series.group and not np.isfinite(series.values).all():
+        bad = int(np.flatnonzero(~np.isfinite(series.values))[0])
+        line["bad"] = [int(series.steps[bad]), str(series.values[bad])]
     return line
 
 
 def _band(band: Band, shared: _Shared, bins: int) -> list[dict[str, Any]]:
-    at = np.unique(np.linspace(0, len(band.steps) - 1, min(len(band.steps), 2 * bins)).astype(int))
+    at = slice(None) if len(band.steps) <= 2 * bins else np.unique(np.linspace(0, len(band.steps) - 1, 2 * bins).astype(int))
     place = shared.place(band.steps[at], None if band.seconds is None else band.seconds[at])
-    return [
-        {"name": f"baseline {role}", "group": 0, "role": role, **place, "y": rounded(values[at])}
-        for role, values in (("low", band.low), ("mean", band.mean), ("high", band.high))
-    ]
+    lines = []
+    for role, values in (("low", band.low), ("mean", band.mean), ("high", band.high)):
+        lines.append({"name": f"baseline {role}", "group": 0, "role": role, **place})
+        shared.values.add(lines[-1], values[at])
+    return lines
 
 
 def rounded(values: np.ndarray) -> list[float | None]:

@@ -18,7 +18,6 @@ from reports.page.provenance import Link, differing, links, provenance
 from reports.page.runs import baseline_of, of_refs
 from reports.page.samples import StepSamples, read_samples
 from reports.readers import read_or_note
-from reports.readers.base import Reading
 from reports.results import CellResult
 from reports.show import MARKS, cells
 from reports.verdict import Verdict
@@ -93,11 +92,12 @@ class CellView:
 def cell_view(result: CellResult, *, cache: Path | None = None, files: str | None = None, configuration: list[str] | None = None) -> CellView:
     """Read the cell's runs and baseline. Runs that are gone are drawn from the curves the verdict kept.
 
-    cache: folder of parsed curves. files: address of the cell's folder in the results, for links from its page.
+    cache: folder of parsed curves, for the baseline; a cell's own runs are read when they changed, which is once.
+    files: address of the cell's folder in the results, for links from its page.
     """
     verdict = result.verdict()
     rule, metric = (verdict.rule, verdict.rule.metric) if verdict else (None, result.metric or REWARD)
-    found = of_refs(verdict.candidates, result.runs, metric, cache) if verdict else [read_or_note(path, Reading(cache=cache)) for path in result.runs]
+    found = of_refs(verdict.candidates, result.runs, metric, None) if verdict else [read_or_note(path) for path in result.runs]
     candidates, baseline = Side(found), baseline_of(verdict, result.baseline, cache)
     main = reward_chart(candidates, baseline, rule, metric)
     more = [one for one in panels(candidates, baseline, rule) if one.metric != metric]

@@ -134,11 +134,13 @@ def _write_cells(due: Sequence[tuple[CellResult, Row]], build: Build, processes:
 
 
 def _write_one(number: int) -> tuple[str, list[str]]:
+    from matrix.loader import collector_paused
     from reports.site.cells import write_cell
 
     result, row = _DUE[number]
     assert _JOB is not None
-    return result.key, write_cell(result, row, _JOB)
+    with collector_paused():
+        return result.key, write_cell(result, row, _JOB)
 
 
 def _configurations(matrix: Matrix, results: Sequence[CellResult]) -> dict[str, list[str]]:

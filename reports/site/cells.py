@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import xxhash
 from reports.cache import content_hash, signature_of
 from reports.cache.entry import Signature
 from reports.history import BadRange
-from reports.page.payload import encode, fitted, is_timed
+from reports.page.payload import Curves, fitted
 from reports.page.provenance import folder_address
 from reports.page.render import Assets, render
 from reports.page.view import CellView, cell_view
@@ -39,13 +40,17 @@ class Build:
     results_url: str | None = None  # where the results root can be read from the site; None: its relative path
     configurations: Mapping[str, list[str]] = field(default_factory=dict)  # cell key -> how its declaration differs from its baseline's
 
+    @cached_property
+    def base(self) -> str:
+        """Address of the results root from a cell's page."""
+        return (self.results_url if self.results_url is not None else folder_address(self.out / "cells" / "x", self.root)).rstrip("/")
+
     @property
     def assets(self) -> Assets:
         return Assets(None if self.single_file else "../")
 
     def files(self, key: str) -> str:
-        base = self.results_url if self.results_url is not None else folder_address(self.out / "cells" / "x", self.root)
-        return f"{base.rstrip('/')}/{key}/"
+        return f"{self.base}/{key}/"
 
 
 def write_cell(result: CellResult, row: Row, build: Build) -> list[str]:
@@ -60,14 +65,10 @@ def write_cell(result: CellResult, row: Row, build: Build) -> list[str]:
     return [f"{result.key}.html", f"{result.key}.json", *pictures.values()]
 
 
-def _page(view: CellView, build: Build, extra: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _page(view: CellView, build: Build, extra: dict[str, Any]) -> tuple[str, Curves]:
     """(HTML, curves)."""
     fixed = {"now": build.now.isoformat(timespec="seconds"), "state_marks": STATE_MARKS, "reasons_shown": REASONS_SHOWN, **extra}
-
-    def page(curves: dict[str, Any], thinned: int) -> str:
-        return render("cell.html", build.assets, view=view, curves=encode(curves), timed=is_timed(curves), thinned=thinned, **fixed)
-
-    return fitted(view.charts, page)
+    return fitted(view.charts, lambda curves: render("cell.html", build.assets, view=view, curves=curves, **fixed))
 
 
 def _pictures(view: CellView, build: Build, folder: Path) -> dict[str, str]:
@@ -82,7 +83,7 @@ def _pictures(view: CellView, build: Build, folder: Path) -> dict[str, str]:
     return {"summary": summary, **(write_all(folder, view.result.key, view.result.id, view.charts) if build.png == "all" else {})}
 
 
-def _record(view: CellView, row: Row, curves: dict[str, Any]) -> bytes:
+def _record(view: CellView, row: Row, curves: Curves) -> bytes:
     """The page as data: the matrix's row, every verdict in brief, curves as drawn, and the latest verdict as its file says."""
     file = view.result.verdict_file
     bad = view.bad_range
@@ -96,7 +97,7 @@ def _record(view: CellView, row: Row, curves: dict[str, Any]) -> bytes:
         "configuration": view.configuration,
         "provenance": [{"what": what, "candidates": ours, "baseline": theirs, "differs": differs} for what, ours, theirs, differs in view.provenance],
         "links": [{"what": link.what, "text": link.text, "address": link.address} for link in view.links],
-        "curves": curves,
+        "curves": msgspec.Raw(curves.json),
         "verdict": msgspec.Raw(file.read_bytes()) if file is not None and view.verdict is not None else None,
     }
     return msgspec.json.encode(value) + b"\n"
