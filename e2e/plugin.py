@@ -17,6 +17,8 @@ from e2e.markers import MARKERS, mistyped_markers, wanted_markers
 if TYPE_CHECKING:
     from e2e.selection import Selection
 
+HYPOTHESIS = "hypothesispytest"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     title = (
@@ -69,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from e2e.session import CellSession
 
         config.pluginmanager.register(CellSession(config, selection), "vime-cells")
+        config.pluginmanager.set_blocked(HYPOTHESIS)  # its summary imports all of hypothesis, a second or two, for cells that hold none of it
 
 
 def _selection(config: pytest.Config) -> Selection | None:

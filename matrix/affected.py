@@ -141,7 +141,12 @@ def changed_paths(checkout: Path, revision: str) -> list[str]:
 
 
 def _git(checkout: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SelectionError(f"git {' '.join(arguments)}: {error}; install git, or name the changed paths with 'affected --path'") from None
+    if "not a git repository" in done.stderr:
+        raise SelectionError(f"{checkout} is no git repository: name the changed paths with 'python -m matrix affected --path PATH'")
     if done.returncode:
         raise SelectionError(f"git {' '.join(arguments)}: {done.stderr.strip() or 'failed'}; is the revision fetched? (git fetch --unshallow)")
     return done.stdout

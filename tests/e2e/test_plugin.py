@@ -231,6 +231,17 @@ def test_an_ordinary_session_collects_no_cell_and_loads_nothing_of_the_matrix(tm
     assert "1 passed" in done.stdout
 
 
+def test_a_session_of_cells_does_not_import_hypothesis(tree: Path):
+    """Its plugin's summary would: a second or two of every session, for nothing."""
+    script = f"""
+import sys, pytest
+code = pytest.main(['-p', 'no:cacheprovider', '--matrix={tree}', '--results={tree}/r', '--report={tree}/p', '--cell', '{CELL}', '--judge-only'])
+print('code', int(code), 'hypothesis' in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=CHECKOUT)
+    assert done.stdout.splitlines()[-1] == "code 16 False", done.stdout
+
+
 def test_ctrl_c_ends_the_session_and_its_run_within_ten_seconds(tree: Path, behave: Callable[..., None]):
     behave(seed_100="deaf at 2")
     process = start(tree, "-m", "cpu_e2e", "--cell", CELL)

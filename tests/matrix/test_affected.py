@@ -228,3 +228,11 @@ def test_a_plan_of_a_code_change_gives_the_reason_for_each_cell(repository: Path
     assert [cell["cell"] for cell in told["cells"]] == ["qwen3-4b.cpu.colocate", "qwen3-4b.cpu.non-colocate"]
     assert told["reasons"]["qwen3-4b.cpu.colocate"] == ["vime/q.py (qwen): its table"]
     assert told["budget_device_hours"] == 0.2
+
+
+def test_without_git_or_its_repository_the_mend_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(SelectionError, match="is no git repository: name the changed paths with"):
+        changed_paths(tmp_path, "HEAD")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SelectionError, match="No such file or directory: 'git'; install git, or name the changed paths"):
+        changed_paths(tmp_path, "HEAD")
