@@ -92,8 +92,10 @@ class WeightReceiver:
                 buffer = channel.get(message)
                 units = encodings.read(message, buffer, dtype, self.platform.tensor_digest, base)
                 self._keep(units)
-                loader.load([named for unit, tensor, _ in units for named in whole.add(unit, tensor)])
-                loader.settle(buffer)
+                try:
+                    loader.load([named for unit, tensor, _ in units for named in whole.add(unit, tensor)])
+                finally:  # also where it failed: what is kept of the buffer is read once more when the update is ended, and the buffer is gone by then
+                    loader.settle(buffer)
                 self.report.nbytes += buffer.numel()
                 channel.release(message)
 
