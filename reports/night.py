@@ -44,8 +44,12 @@ class Night:
     def text(self) -> str:
         if not self.alarms and not self.held:
             return "no cell failed"
-        held = f"; {len(self.held)} held back, which chance explains among {self.cells} compared cells: {', '.join(self.held)}" if self.held else ""
-        return f"{len(self.alarms)} alarm(s){': ' + ', '.join(self.alarms) if self.alarms else ''}{held}"
+        held = f"; {len(self.held)} held back, which chance explains among {self.cells} compared cells: {_named(self.held)}" if self.held else ""
+        return f"{len(self.alarms)} alarm(s){': ' + _named(self.alarms) if self.alarms else ''}{held}"
+
+
+def _named(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def alarm_p(checks: Sequence[Check], comparisons: Sequence[Comparison], looks: int) -> float | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.reports import browser
+
 WORKERS = ("-n", "2")
 PARTS = {"light": "not heavy", "heavy": "heavy"}  # every test is in exactly one
 SLOW = "--slow"
@@ -68,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         parts.append(Part(name, code, time.monotonic() - begin))
         if code == int(pytest.ExitCode.INTERRUPTED):
             break
+    if browser.find() is None:
+        print(f"\n{browser.MISSING}", flush=True)
     print("\n" + "; ".join(map(str, parts)), flush=True)
     return verdict(parts)
 

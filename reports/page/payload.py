@@ -167,6 +167,6 @@ def rounded(values: np.ndarray) -> list[float | None]:
     up, down = 10.0 ** np.clip(power, 0, 300), 10.0 ** np.clip(-power, 0, 300)
     with np.errstate(all="ignore"):
         result = np.where(power >= 0, np.round(values * up) / up, np.round(values / down) * down)
-    result = np.where(np.isfinite(result), result, values)
+    result = np.where(np.isfinite(result) & ((result != 0) | (values == 0)), result, values)  # too large or too small to be scaled: as it is
     found: list[float | None] = result.tolist()
     return found if finite.all() else [value if good else None for value, good in zip(found, finite.tolist())]

@@ -185,13 +185,13 @@ def _short(text: str, longest: int = 200) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|~#@$])")
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~#@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line: no markup, no mention, no cell border of a table."""
     flat = " ".join(text.split())
-    return _SPECIAL.sub(lambda match: f"&#{ord(match[1])};", flat.replace("&", "&amp;"))
+    return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", flat.replace("&", "&amp;"))
 
 
 def attribute(text: str) -> str:

@@ -27,7 +27,7 @@ STATE_MARKS: dict[str, str] = {
     State.STALE: "⌛",
     State.NO_BASELINE: "∅",
     State.INFRA: "⚡",
-    State.NOT_RUN: "·",
+    State.NOT_RUN: "○",
     State.EXACT: "≈",
     State.PASSED: "✓",
 }
