@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.loop.process import EXAMPLE, curve, events, finished, settings
-from tests.training.families import MODELS
-from tests.training.ranks import twin
+from tests.models.families import BY_NAME
+from vime.models.twins import make_twin
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("name", ["glm4-moe-lite", "glm4-moe"])
 def test_a_run_with_draft_layers(name: str, tmp_path: Path) -> None:
-    latent = {"qk_rope_head_dim": 64} if "kv_lora_rank" in MODELS[name] else {}  # with kv_lora_rank 512 the width that vLLM's CPU build serves
-    path = twin(tmp_path / "twin", **{**MODELS[name], "vocab_size": 64, **latent})
+    path = str(make_twin(BY_NAME[name].config, tmp_path / "twin"))
     chosen = settings(
         model__path=path,
         model__random_init_seed=1,
