@@ -114,7 +114,7 @@ def slash(
 
 
 @app.command()
-def judge(cell: str, look: Annotated[int, typer.Option(min=1)], selection: SelectionFile = Path("selection.json"), settings: SettingsFile = None) -> None:
+def judge(cell: str, look: Annotated[int, typer.Option(min=1)], selection: SelectionFile, settings: SettingsFile = None) -> None:
     """A step of a build: judge a cell's runs, and upload the next seed while the verdict is INCONCLUSIVE."""
     from ci.commands import judge_cell
 
@@ -122,7 +122,7 @@ def judge(cell: str, look: Annotated[int, typer.Option(min=1)], selection: Selec
 
 
 @app.command()
-def collect(round_: Annotated[int, typer.Option("--round", min=1)], selection: SelectionFile = Path("selection.json"), settings: SettingsFile = None) -> None:
+def collect(round_: Annotated[int, typer.Option("--round", min=1)], selection: SelectionFile, settings: SettingsFile = None) -> None:
     """A step of a build: upload what follows a round of looks, the next such step or report and gate."""
     from ci.commands import collect_round
 
@@ -130,7 +130,7 @@ def collect(round_: Annotated[int, typer.Option("--round", min=1)], selection: S
 
 
 @app.command()
-def release(selection: SelectionFile = Path("selection.json"), settings: SettingsFile = None) -> None:
+def release(selection: SelectionFile, settings: SettingsFile = None) -> None:
     """A step of a build: upload the steps of the cells that a person ticked."""
     from ci.commands import release_cells
 

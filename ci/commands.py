@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci import buildkite
 from ci.pipeline import build, cell_steps, finish
-from ci.selection import FILE, Request, Selected, choose, read_selection
+from ci.selection import Request, Selected, choose, read_selection
 from ci.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def make_pipeline(request: Request, checks: bool, out: Path | None, upload: bool
     selected = choose(load_tree(root), request, settings).model_copy(update=files)
     made = build(selected, settings, checks)
     if upload:
-        selected.write(Path(FILE))
-        buildkite.send(FILE)
+        selected.write(Path(selected.file()))
+        buildkite.send(selected.file())
         buildkite.annotate(told(selected), "info", "selection")
         buildkite.upload(made, settings)
         return
@@ -44,7 +44,7 @@ def make_pipeline(request: Request, checks: bool, out: Path | None, upload: bool
     if out is None:
         print(as_yaml(parts))
         return
-    selected.write(out / FILE)
+    selected.write(out / "selection.json")
     for number, part in enumerate(parts, 1):
         (out / f"pipeline-{number}.json").write_text(json.dumps(part, indent=1) + "\n", encoding="utf-8")
 
@@ -100,7 +100,7 @@ def scope_of(file: Path) -> str:
 def release_cells(file: Path, settings_file: Path | None) -> None:
     from ci.keys import UPLOADER
     from ci.pipeline import as_data
-    from ci.steps import BLOCK, RELEASED, selection_file
+    from ci.steps import BLOCK, RELEASED
 
     selected, settings = read_selection(file), read_settings(settings_file)
     wanted = (buildkite.get_meta(BLOCK) or "").split()
@@ -109,8 +109,8 @@ def release_cells(file: Path, settings_file: Path | None) -> None:
     if not cells:
         return
     mine = selected.model_copy(update={"cells": cells, "offered": [], "excluded": [], "nothing": [], "tier": None, "budget": None})
-    mine.write(Path(selection_file(RELEASED)))
-    buildkite.send(selection_file(RELEASED))
+    mine.write(Path(mine.file(RELEASED)))
+    buildkite.send(mine.file(RELEASED))
     buildkite.upload(as_data(cell_steps(mine, settings, [UPLOADER], RELEASED)), settings)
 
 

@@ -132,8 +132,6 @@ def decide(
     tier = selected.tier if selected else tier
     cells = _cells(matrix, selected, tier)
     notes = [f"the exception for {entry.cells} ended on {entry.expires}: {entry.because}" for entry in policy.expired(moment.date())]
-    if not root.is_dir():
-        root.mkdir(parents=True)
     excluded = {entry.cell: entry.reason for entry in selected.excluded} if selected else {}
     decisions = []
     for standing in standings(root, matrix, cells, moment):

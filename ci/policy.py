@@ -59,8 +59,8 @@ class Policy(Strict):
             missing = [str(outcome) for outcome in ANYTHING_BUT_PASS if outcome not in told]
             if missing or len(told) != len(ANYTHING_BUT_PASS):
                 raise ValueError(f"{name} must hold every outcome but PASS once; missing: {', '.join(missing) or 'none'}")
-        for where, told in (*(("tiers", outcomes) for outcomes in self.tiers.values()), *(("cells", entry.outcomes) for entry in self.cells)):
-            if Outcome.PASS in told:
+        for where, said in (*(("tiers", outcomes) for outcomes in self.tiers.values()), *(("cells", entry.outcomes) for entry in self.cells)):
+            if Outcome.PASS in said:
                 raise ValueError(f"{where}: PASS always passes: remove it")
         return self
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matrix.loader import DeclaredCell, Matrix
     from matrix.plan import PlannedCell
 
-FILE = "selection.json"
 RUNNER_RETRIES = 2  # how often the runner itself makes a run again that was lost to the machine
 
 
@@ -80,6 +79,10 @@ class Selected(Strict):
     @property
     def report(self) -> str:
         return f"report/{self.build}"
+
+    def file(self, scope: str = "") -> str:
+        """Where the selection itself lies, in the checkout and among the artifacts."""
+        return f"{self.results}/selection-{scope}.json" if scope else f"{self.results}/selection.json"
 
     def named(self, key: str) -> CellSteps:
         """By cell key or id. Raises SelectionError."""

@@ -9,7 +9,7 @@ from typing import Any
 from buildkite_sdk import BlockStep, CommandStep, GroupStep
 
 from ci.keys import UPLOADER, collect_key, judge_key, run_key, scoped
-from ci.selection import FILE, CellSteps, Selected
+from ci.selection import CellSteps, Selected
 from ci.settings import Check, Settings
 from matrix.outcome import EXIT_CODES, Outcome
 
@@ -119,7 +119,7 @@ def closing_steps(depends_on: Iterable[str], selected: Selected, settings: Setti
     platform = settings.platforms["cpu"]
     made = settings.commands.report.format(python=platform.python, results=selected.results, report=selected.report)
     tree = f" --matrix {shlex.quote(selected.matrix)}" if selected.matrix else ""
-    folder = scoped("gate", scope).replace(":", "-")
+    folder = f"{selected.results}/{scoped('gate', scope).replace(':', '-')}"
     gate_command = f"gate {selected.results} --policy {shlex.quote(settings.policy)} --buildkite -o {folder}{tree}"
     secrets: dict[str, Any] = {"secrets": [settings.status.secret]} if settings.status.secret else {}
     return [
@@ -127,7 +127,7 @@ def closing_steps(depends_on: Iterable[str], selected: Selected, settings: Setti
             key=report,
             label="report",
             command=[*platform.prepare, f"{platform.python} -m ci fetch {shlex.quote(selected.results)}", made],
-            depends_on=waits or [UPLOADER],
+            depends_on=[*waits, UPLOADER],
             timeout_in_minutes=60,
             soft_fail=True,
             artifact_paths=[f"{selected.report}/**/*"],
@@ -195,10 +195,6 @@ def group(name: str, steps: list[CommandStep]) -> GroupStep:
 def harness(selected: Selected, settings: Settings, arguments: str, scope: str = "") -> list[str]:
     """The commands of a step that runs `python -m ci …` after it has fetched the build's selection."""
     platform = settings.platforms["cpu"]
-    file = selection_file(scope)
+    file = selected.file(scope)
     wanted = f" --selection {file}" + (f" --settings {shlex.quote(selected.settings)}" if selected.settings else "")
     return [*platform.prepare, f"buildkite-agent artifact download {file} .", f"{platform.python} -m ci {arguments}{wanted}"]
-
-
-def selection_file(scope: str = "") -> str:
-    return FILE if not scope else FILE.replace(".json", f"-{scope}.json")

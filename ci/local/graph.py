@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ci.local.steps import DONE, GOOD, WORST, Job, State, Step, read_steps
@@ -17,6 +17,7 @@ class Graph:
         self.upload_limit = upload_limit
         self.released = released  # whether a person released a block step with these fields
         self.steps: list[Step] = []
+        self.by_key: dict[str, Step] = {}
         self.jobs = 0
 
     def add(self, pipeline: dict[str, Any], after: Step | None = None) -> None:
@@ -26,8 +27,7 @@ class Graph:
         if count > self.upload_limit:
             raise PipelineError(f"{count} jobs in one upload; {self.upload_limit} is the limit")
         new = list(read_steps(pipeline, len(self.steps)))
-        have = {step.key for step in self.steps if step.key}
-        doubled = [step.key for step in new if step.key in have]
+        doubled = [step.key for step in new if step.key in self.by_key]
         if doubled:
             raise PipelineError(f"the build has a step with the key {doubled[0]} already")
         for step in new:
@@ -36,6 +36,7 @@ class Graph:
         while after and at < len(self.steps) and after.group is not None and self.steps[at].group is after.group:
             at += 1
         self.steps[at:at] = new
+        self.by_key |= {step.key: step for step in new if step.key}
         for step in new:
             if step.kind == "command":
                 step.jobs = [Job(step, index, self.jobs + index + 1) for index in range(step.parallelism)]
@@ -92,19 +93,19 @@ class Graph:
             return State.BLOCKED if other.state is State.BLOCKED else State.WAITING
         return State.PASSED if anyway or other.state in GOOD else State.BROKEN
 
-    def _dependencies(self, step: Step) -> list[tuple[Step | None, bool]]:
+    def _dependencies(self, step: Step) -> Sequence[tuple[Step | None, bool]]:
         """What it waits for: what it names, or else the wait or block before it; a wait or block without names waits for all before it."""
         named = step.explicit
         if named is not None:
-            by_key = {other.key: other for other in self.steps if other.key}
-            return [(by_key.get(key), anyway) for key, anyway in named]
+            return [(self.by_key.get(key), anyway) for key, anyway in named]
         before = self.steps[: self.steps.index(step)]
         if step.kind in ("wait", "block"):
-            return [(other, bool(step.told.get("continue_on_failure"))) for other in before if other.kind != "block" or other.told.get("depends_on") is None]
+            anyway = bool(step.told.get("continue_on_failure"))
+            return [(other, anyway) for other in before if other.kind != "block" or other.told.get("depends_on") is None]
         return [(other, False) for other in reversed(before) if other.kind in ("wait", "block") and other.explicit is None][:1]
 
     def find(self, key: str) -> Step | None:
-        return next((step for step in self.steps if step.key == key), None)
+        return self.by_key.get(key)
 
     @property
     def failed(self) -> bool:
@@ -114,5 +115,5 @@ class Graph:
 def _inherited(told: dict[str, Any], pipeline: dict[str, Any]) -> dict[str, Any]:
     """A command step with what its pipeline says for all steps."""
     env = {**(pipeline.get("env") or {}), **(told.get("env") or {})}
-    rest = {name: pipeline[name] for name in ("agents", "priority") if name in pipeline and name not in told}
+    rest: dict[str, Any] = {name: pipeline[name] for name in ("agents", "priority") if name in pipeline and name not in told}
     return {**told, **rest, **({"env": env} if env else {})}

@@ -28,10 +28,10 @@ def lines(build: Build) -> list[str]:
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     table = ["  ".join([*(f"{text:<{width}}" for text, width in zip(row, widths)), row[3]]).rstrip() for row in rows]
     notes = sorted(build.store.annotations.glob("*.md"))
-    return ["", *table, "", f"logs, artifacts, annotations: {build.options.folder}", *(f"annotation: {note}" for note in notes), last(build)]
+    return ["", *table, "", f"logs, artifacts, annotations: {build.options.folder}", *(f"annotation: {note}" for note in notes), last_words(build)]
 
 
-def last(build: Build) -> str:
+def last_words(build: Build) -> str:
     """The build's state, with what its gates said."""
     told = [f"{key.removeprefix(STATUS)}: {text}" for key, text in build.store.meta.items() if key.startswith(STATUS)]
     return f"build {build.state}" + (f" ({'; '.join(told)})" if told else "")

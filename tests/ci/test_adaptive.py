@@ -47,7 +47,7 @@ def play(tmp_path: Path, fakes: Path) -> Play:
 
 
 def gate_of(build: Build, name: str = "gate") -> dict:
-    return json.loads((build.store.artifacts / name / "gate.json").read_text())
+    return json.loads((build.store.artifacts / "results" / "b1" / name / "gate.json").read_text())
 
 
 def outcomes(build: Build, name: str = "gate") -> dict[str, str]:

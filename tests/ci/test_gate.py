@@ -21,7 +21,7 @@ from ci.settings import POLICY
 from ci.status import StatusError, post
 from matrix.loader import load
 from matrix.outcome import EXIT_CODES, SEVERITY, Outcome
-from matrix.problem import MatrixError
+from matrix.problem import MatrixError, SelectionError
 from tests.ci.conftest import verdict
 from tests.ci.tree import example_tree
 
@@ -231,6 +231,12 @@ def test_the_command_writes_annotation_summary_status_and_exits_by_outcome(tree,
     assert text.startswith("### Gate: blocks, exit 1")
     assert (tmp_path / "gate" / "status.txt").read_text().startswith("qwen3-4b.cpu.colocate FAIL and 1 more block")
     assert json.loads((tmp_path / "gate" / "gate.json").read_text())["exit_code"] == 1
+
+
+def test_a_results_root_that_is_not_there_is_an_error(tree, tmp_path):
+    with pytest.raises(SelectionError, match="no such results directory"):
+        gate(tree, tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_an_annotation_keeps_to_its_limit(tree, results):

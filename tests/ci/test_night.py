@@ -103,7 +103,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
 
 def gate(build: Build) -> dict:
-    return json.loads((build.store.artifacts / "gate" / "gate.json").read_text())
+    return json.loads((build.store.artifacts / "results" / "b1" / "gate" / "gate.json").read_text())
 
 
 def test_the_script_has_forty_cells_in_every_outcome_and_disposition():
