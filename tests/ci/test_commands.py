@@ -37,8 +37,6 @@ def test_a_local_run_of_one_cell_ends_with_the_gates_code_and_words(tmp_path, fa
     shutil.rmtree(results)
     shutil.rmtree(ROOT / "report" / build.name, ignore_errors=True)
     assert not [name for name in ("selection.json", "gate") if (ROOT / name).exists()], "a run leaves nothing in the checkout but results and report"
-        "a run leaves nothing but results"
-    )
 
 
 @pytest.mark.parametrize(
