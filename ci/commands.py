@@ -115,9 +115,9 @@ def release_cells(file: Path, settings_file: Path | None) -> None:
 
 
 def fetch_results(results: Path) -> None:
-    results.mkdir(parents=True, exist_ok=True)
     if not buildkite.fetch(f"{results}/**/*"):
         print(f"no artifact of {results}: no run of this build left anything")
+    results.mkdir(parents=True, exist_ok=True)
 
 
 def decide_gate(
