@@ -76,7 +76,7 @@ def write_comparison(groups: Mapping[str, Sequence[Run]], out: Path, metric: str
     charts = [_renamed(one, labels) for one in _charts(runs, base, rule, metric)]
     everyone = [*base.runs, *runs.runs]
     index = out / "index.html"
-    values = {
+    values: dict[str, Any] = {
         "title": title,
         "charts": charts,
         "names": labels,

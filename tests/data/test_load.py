@@ -187,7 +187,11 @@ def test_a_chat_template_is_applied_once_with_one_bos(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "args", "message"),
     [
-        ("spell_backwards", {}, "no task 'spell_backwards'; did you mean 'spell_backward'\\? tasks are chain_sum, spell_backward, and rg:<dataset>"),
+        (
+            "spell_backwards",
+            {},
+            "no task 'spell_backwards'; did you mean 'spell_backward'\\? tasks are chain_sum, image_colours, image_count, spell_backward, and rg:<dataset>",
+        ),
         ("rg:count_down", {}, "reasoning-gym has no dataset 'count_down'; nearest are countdown"),
         ("rg:countdown", {"numbers": 3}, "data.task_args.numbers: reasoning-gym's countdown has no such argument; it takes max_numbers, "),
         ("spell_backward", {"seed": 3}, "data.task_args.seed: set data.seed instead"),

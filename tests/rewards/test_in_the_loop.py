@@ -46,7 +46,8 @@ def step(rewards: RewardPool, monkeypatch: pytest.MonkeyPatch, truncated: str) -
         return {}
 
     record: Any = SimpleNamespace(step=lambda *_: None, samples=lambda *_: None)
-    run = SyncRun(config, None, record, Inputs(None, PromptSource(PROMPTS, 0), [], rewards))  # type: ignore[arg-type]
+    run = SyncRun(config, None, record, Inputs(None, PromptSource(PROMPTS, 0), [], rewards, None))  # type: ignore[arg-type]
+    run.turns = SimpleNamespace(to_training=lambda: None)  # type: ignore[assignment]
     run.trainers = SimpleNamespace(train=train)  # type: ignore[assignment]
     run.router = SimpleNamespace(counts=SimpleNamespace(metrics=dict))  # type: ignore[assignment]
     monkeypatch.setattr(run, "_rollout", lambda step: samples())

@@ -177,7 +177,8 @@ def latent_rules(decoder: Decoder, hf: str) -> Rules:
     attention, hidden = decoder.attention, decoder.hidden
     assert isinstance(attention, Latent)
     hf, own = f"{hf}self_attn.", "self_attention."
-    down: type[Whole] | type[Rows] = Whole if has_transformer_engine() else Rows  # TransformerEngine's layers hold the down-projections on every tensor-parallel rank
+    # TransformerEngine's layers hold the down-projections on every tensor-parallel rank
+    down: type[Whole] | type[Rows] = Whole if has_transformer_engine() else Rows
     query = attention.heads * (attention.nope + attention.rope)
     rules: Rules = {}
     if attention.q_rank is None:
