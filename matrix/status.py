@@ -90,9 +90,12 @@ def _standing(root: Path, matrix: Matrix, cell: DeclaredCell, now: datetime) -> 
     )
 
 
-def disposed(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: datetime | None = None) -> tuple[Disposition, str]:
-    """What the cell's outcome means, and why that is not `required`. A quarantined or experimental cell stays what it is; a stale one is told beside it."""
-    old = _stale(matrix, cell, judged, now or datetime.now(UTC))
+def disposed(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: datetime | None = None, science: str | None = None) -> tuple[Disposition, str]:
+    """What the cell's outcome means, and why that is not `required`. A quarantined or experimental cell stays what it is; a stale one is told beside it.
+
+    science: the cell's science hash, where the caller has taken it.
+    """
+    old = _stale(matrix, cell, judged, now or datetime.now(UTC), science)
     entry = cell.quarantined
     if entry and entry.expires >= (now or datetime.now(UTC)).date():
         return Disposition.QUARANTINED, _joined(f"until {entry.expires} by {entry.owner} ({entry.issue}): {entry.reason}", old)
@@ -103,12 +106,12 @@ def disposed(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: dat
     return (Disposition.STALE if old else Disposition.REQUIRED), _joined(ended, old)
 
 
-def _stale(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: datetime) -> str:
+def _stale(matrix: Matrix, cell: DeclaredCell, judged: Judged | None, now: datetime, science: str | None) -> str:
     if judged is None or judged.outcome is Outcome.NOT_RUN:
         return ""
     if judged.recipe_changed:
         return "the recipe changed since its baseline was recorded"
-    if judged.science_hash and judged.science_hash != _science(cell, matrix):
+    if judged.science_hash and judged.science_hash != (science or _science(cell, matrix)):
         return "the recipe changed since this was judged"
     allowed = [days for tier in cell.tiers if (rule := matrix.tier_rules.get(tier)) and (days := rule.stale_after_days)]
     if judged.created and judged.created > now + AHEAD:

@@ -175,14 +175,15 @@ def results_of(root: Path, matrix: Matrix, heads: Heads, processes: int = 1, now
 
 def _declared(root: Path, matrix: Matrix, cell: DeclaredCell, history: tuple[Head, ...], now: datetime) -> CellResult:
     from matrix.problem import MatrixError
-    from matrix.resolver import baseline_directory, model_text
+    from matrix.resolver import SHORT, model_text, science_hash
 
     judged = history[-1].judged() if history else None
-    disposition, remark = disposed(matrix, cell, judged, now)
     try:
-        model, baseline = model_text(matrix, cell), baseline_directory(cell, matrix)
+        model, science = model_text(matrix, cell), science_hash(cell, matrix)
     except (MatrixError, OSError):
-        model, baseline = "", None  # its warm start is missing: the cell still shows, as what it is
+        model, science = "", None  # its warm start is missing: the cell still shows, as what it is
+    disposition, remark = disposed(matrix, cell, judged, now, science)
+    baseline = matrix.root / "baselines" / science[:SHORT] if science else None
     return CellResult(
         id=str(cell.id),
         key=cell.key,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 import xxhash
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from matrix.outcome import Outcome
+from reports.page.names import breakable, css_of, day, ranges
 from reports.show import MARKS
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -81,29 +81,3 @@ def _environment() -> Environment:
 def render(template: str, assets: Assets = Assets(), **values: Any) -> str:
     """Raises jinja2.UndefinedError for a value that the template names and nobody gave."""
     return _environment().get_template(template).render(assets=assets, **values)
-
-
-def css_of(word: str) -> str:
-    """A class name: `NO_BASELINE` and `no baseline` are `no-baseline`; `passed (exactness)` is `passed-exactness`."""
-    return "".join(char if char.isalnum() else "-" for char in str(word).lower().replace("(", "").replace(")", "")).strip("-")
-
-
-def day(iso: str | None) -> str:
-    """`2026-11-30 19:20` of an ISO time."""
-    return (iso or "")[:16].replace("T", " ")
-
-
-def breakable(cell_id: str) -> Markup:
-    """A cell id that may break after a dot or a plus."""
-    return Markup(str(escape(cell_id)).replace(".", ".<wbr>").replace("+", "+<wbr>"))
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`100–102, 105` for 100, 101, 102, 105."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)

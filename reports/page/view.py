@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from matrix.outcome import Outcome
 from reports.heads import Head
@@ -14,6 +14,7 @@ from reports.history import BadRange, first_bad
 from reports.metrics import REWARD
 from reports.page import forest
 from reports.page.charts import Chart, Side, panels, reward_chart
+from reports.page.names import css_of, day
 from reports.page.provenance import Link, differing, links, provenance
 from reports.page.runs import baseline_of, of_refs
 from reports.page.samples import StepSamples, read_samples
@@ -22,7 +23,8 @@ from reports.results import CellResult
 from reports.show import MARKS, cells
 from reports.verdict import Verdict
 
-HISTORY = 120  # verdicts listed
+HISTORY = 120  # verdicts shown as marks
+LISTED = 30  # and in words
 MOST_RUNS_WITH_SAMPLES = 3
 
 
@@ -77,7 +79,24 @@ class CellView:
     @property
     def history(self) -> list[tuple[str, Head]]:
         """The latest verdicts, newest first, each with its mark."""
-        return [(MARKS[Outcome(head.outcome)], head) for head in reversed(self.result.history[-HISTORY:])]
+        return [(MARKS[Outcome(head.outcome)], head) for head in reversed(self.result.history[-LISTED:])]
+
+    @property
+    def strip(self) -> Markup:
+        """All listed verdicts as marks, oldest first."""
+        heads = self.result.history[-HISTORY:]
+        return Markup(
+            "".join(
+                f'<span class="{css_of(head.outcome)}" title="{head.outcome} {escape(day(head.created))}">{MARKS[Outcome(head.outcome)]}</span>'
+                for head in heads
+            )
+        )
+
+    @property
+    def checks(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """(state, text) of the checks that do not hold, and of those that do."""
+        found = [(check.state, f"{check.name}: {check.text}") for check in self.verdict.checks] if self.verdict else []
+        return [check for check in found if check[0] != "good"], [check for check in found if check[0] == "good"]
 
     @property
     def bad_range(self) -> BadRange | None:

@@ -47,21 +47,32 @@ def write(
     png: `none`, `summary` (one picture a cell) or `all` (one a figure). single_file: each page holds its style sheet and script. results_url: where the results
     root can be reached from a browser, for links to logs; default: by its relative path. Raises ReportError without a root or loadable declarations.
     """
+    from matrix.loader import collector_paused
+    from reports.site.cells import PNGS, Build
+
+    if png not in PNGS:
+        raise ReportError(f"--png {png}: one of {', '.join(PNGS)}")
+    matrix = _matrix(root, matrix_root)
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    build = Build(root, out, now or datetime.now(UTC), out / CACHE / "curves", png, single_file, results_url)
+    with collector_paused():
+        _build(build, matrix, processes or len(os.sched_getaffinity(0)))
+    return out / "index.html"
+
+
+def _build(build: Build, matrix: Matrix, many: int) -> None:
+    from dataclasses import replace
+
     from reports.heads import Heads
     from reports.night import of_results
     from reports.results import results_of
     from reports.site import rows
-    from reports.site.cells import PNGS, Build, fingerprint
+    from reports.site.cells import fingerprint
 
-    if png not in PNGS:
-        raise ReportError(f"--png {png}: one of {', '.join(PNGS)}")
-    now = now or datetime.now(UTC)
-    many = processes or os.cpu_count() or 1
-    matrix = _matrix(root, matrix_root)
-    (out / "cells").mkdir(parents=True, exist_ok=True)
+    root, out, now, single_file = build.root, build.out, build.now, build.single_file
     results = results_of(root, matrix, Heads(root, out / CACHE / "heads.msgpack"), many, now)
     site = rows.site(results, of_results(results), now)
-    build = Build(root, out, now, out / CACHE / "curves", png, single_file, results_url, _configurations(matrix, results))
+    build = replace(build, configurations=_configurations(matrix, results))
     code, state = _code(), _load(out)
     work = list(zip(results, site.cells))
     marks = {result.key: fingerprint(result, row, build, code, state.traces) for result, row in work}
@@ -73,7 +84,6 @@ def write(
     _remove_others(out, {name for names in files.values() for name in names})
     runs = {str(run) for result, _ in work for run in result.runs}
     _save(out, _State(marks, files, {run: trace for run, trace in state.traces.items() if run in runs}))
-    return out / "index.html"
 
 
 def _matrix(root: Path, matrix_root: Path | None) -> Matrix:

@@ -10,7 +10,8 @@ from itertools import groupby
 from markupsafe import Markup
 
 from matrix.outcome import Disposition, Outcome
-from reports.page.render import Assets, css_of, render
+from reports.page.names import css_of
+from reports.page.render import Assets, render
 from reports.results import State
 from reports.show import MARKS
 from reports.site.rows import STATE_MARKS, Row, Site, by_attention

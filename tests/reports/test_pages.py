@@ -13,7 +13,7 @@ from reports.compare import compare_paths
 from reports.errors import ReportError
 from reports.judge import judge
 from reports.page.charts import BINS, Series
-from reports.page.render import ranges
+from reports.page.names import ranges
 from reports.results import State, read_results
 from reports.site import write
 from reports.verdict import Declared, Verdict

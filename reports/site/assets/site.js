@@ -144,7 +144,7 @@
         scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: log ? undefined : function (u, min, max) { return around(min, max); } } },
         axes: [
           { stroke: ink, grid: { show: false }, ticks: { stroke: grid }, font: "12px system-ui, sans-serif", size: 30, values: function (u, at) { return at.map(label); } },
-          { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif", size: 56, values: function (u, at) { return at.map(function (v) { return v === null ? "" : label(v); }); } }
+          { stroke: ink, grid: { stroke: grid, width: 1, filter: log ? decades : all }, filter: log ? decades : all, ticks: { show: false }, font: "12px system-ui, sans-serif", size: 56, values: function (u, at) { return at.map(function (v) { return v === null ? "" : label(v); }); } }
         ],
         series: [{}].concat(figure.series.map(function (series) {
           return {
@@ -161,6 +161,12 @@
           setCursor: [function (u) { tell(chart, u); }]
         }
       }, table(figure), chart.plot);
+    }
+    function all(u, at) { return at; }
+    /* of a logarithmic axis that spans more than two decades only the decades are marked */
+    function decades(u, at) {
+      var whole = function (v) { return Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9; };
+      return at.filter(whole).length > 2 ? at.map(function (v) { return whole(v) ? v : null; }) : at;
     }
     function around(min, max) {
       if (min === null || max === null) return [0, 1];
