@@ -141,3 +141,11 @@ def test_a_killed_benchmark_leaves_no_stopped_process_behind() -> None:
         parent.wait()
     _, left = psutil.wait_procs(tree, timeout=30)
     assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_site_scale_measures_three_builds(tmp_path: Path) -> None:
+    done = run("site_scale.py", "--cells", "3", "--nights", "2", "--json", str(tmp_path / "rows.json"))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert {"cold", "night", "same", "largest"} <= row.keys()
+    assert 0 < row["largest"] < 1_500_000
