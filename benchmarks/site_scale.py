@@ -1,7 +1,8 @@
 """How the cost of the site grows with cells and nights, and what pages weigh.
 
 Makes a matrix of so many cells, a verdict a night for each (about 170 kB, five baseline runs of 200 steps), and the last night's runs; then builds the
-site from nothing, again with one more night, and again with nothing new. Targets on two cores: 500 cells × 90 nights in 30 s, one new night in 3 s, pages below 1.5 MB.
+site from nothing, again with one more night, and again with nothing new. Targets on two cores: 500 cells × 90 nights
+in 30 s, one new night in 3 s, pages below 1.5 MB.
 
     python benchmarks/site_scale.py                                 # small: growth alone
     python benchmarks/site_scale.py --cells 500 --nights 90         # the targets themselves: about 8 GB of files

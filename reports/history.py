@@ -11,6 +11,8 @@ from reports.heads import Head
 GOOD = (Outcome.PASS,)
 BAD = (Outcome.FAIL, Outcome.INCOMPLETE)  # the code may be why; INVALID, INFRA, INCONCLUSIVE, NO_BASELINE and NOT_RUN say nothing about a commit
 
+TELLING = GOOD + BAD
+
 
 @dataclass(frozen=True)
 class BadRange:
@@ -39,11 +41,10 @@ class BadRange:
 
 def first_bad(history: Sequence[Head]) -> BadRange | None:
     """Of verdicts, oldest first; None where the last verdict that says anything is good, or none does. Verdicts of another recipe are not compared."""
-    telling = [head for head in history if head.outcome in GOOD + BAD]
-    if not telling or telling[-1].outcome not in BAD:
+    last = next((head for head in reversed(history) if head.outcome in TELLING), None)
+    if last is None or last.outcome not in BAD:
         return None
-    science = telling[-1].science_hash
-    telling = [head for head in telling if head.science_hash == science]
+    telling = [head for head in history if head.outcome in TELLING and head.science_hash == last.science_hash]
     streak = len(telling) - 1
     while streak and telling[streak - 1].outcome in BAD:
         streak -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class CellView:
         found = [(check.state, f"{check.name}: {check.text}") for check in self.verdict.checks] if self.verdict else []
         return [check for check in found if check[0] != "good"], [check for check in found if check[0] == "good"]
 
-    @property
+    @cached_property
     def bad_range(self) -> BadRange | None:
         return first_bad(self.result.history)
 
