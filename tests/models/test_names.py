@@ -50,14 +50,15 @@ def test_grouped_experts_compute_what_single_ones_do(layout):
     """Megatron's GroupedMLP reads weight1 as [experts, hidden, 2 ffn] and weight2 as [experts, ffn, hidden]. Its kernels run on CUDA alone; its forward here
     is in plain torch."""
     count, width = EXPERTS // layout.ep_size, FFN // layout.etp_size
-    tensors = {name: torch.randn(tensor.shape) for name, tensor in tensors_of(CONFIG).items()}
-    weight1, weight2 = torch.full((HIDDEN, count * 2 * width), torch.nan), torch.full((count * width, HIDDEN), torch.nan)
+    draw = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(0)}  # in double precision the order of sums does not show
+    tensors = {name: torch.randn(tensor.shape, **draw) for name, tensor in tensors_of(CONFIG).items()}
+    weight1, weight2 = (torch.full(shape, torch.nan, dtype=torch.float64) for shape in ((HIDDEN, count * 2 * width), (count * width, HIDDEN)))
     for name, weight in (("weight1", weight1), ("weight2", weight2)):
         for piece in pieces(f"decoder.layers.1.mlp.experts.{name}", layout):
             assert piece.expert
             copy_into(weight, piece, tensors[piece.hf_name][piece.hf_slice])
         assert not weight.isnan().any()
-    x = torch.randn(5, HIDDEN)
+    x = torch.randn(5, HIDDEN, **draw)
     rows = slice(layout.etp * width, (layout.etp + 1) * width)
     for local in range(count):
         hidden = x @ weight1.view(count, HIDDEN, -1)[local]
