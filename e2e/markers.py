@@ -39,6 +39,10 @@ def mistyped_markers(expression: str, registered: Iterable[str]) -> str | None:
     except SyntaxError:
         return None
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id not in set(registered) and node.id.endswith(("e2e", "_e2", "2e")):
-            return f"-m {expression}: no marker '{node.id}'; nearest: {', '.join(get_close_matches(node.id, MARKERS, cutoff=0))}"
+        if isinstance(node, ast.Name) and node.id not in set(registered) and _looks_like_ours(node.id):
+            return f"-m {expression}: no marker '{node.id}'; nearest: {', '.join(get_close_matches(node.id.lower(), MARKERS, cutoff=0))}"
     return None
+
+
+def _looks_like_ours(word: str) -> bool:
+    return word.endswith(("e2e", "_e2", "2e")) or bool(get_close_matches(word.lower(), MARKERS, cutoff=0.8))

@@ -37,10 +37,12 @@ def test_the_light_list_of_markers_is_the_matrix_s():
     assert set(MARKERS) == set(declarations.MARKERS.values())
 
 
-def test_a_mistyped_marker_is_named_with_the_nearest():
-    message = mistyped_markers("cpu_e2 and not slow", ["slow", "cpu_e2e"])
+@pytest.mark.parametrize("word", ["cpu_e2", "cpu_e3e", "cpu_e2d", "CPU_E2E", "cpue2e"])
+def test_a_mistyped_marker_is_named_with_the_nearest(word: str):
+    message = mistyped_markers(f"{word} and not slow", ["slow", "cpu_e2e"])
     assert message is not None
-    assert "no marker 'cpu_e2'; nearest: cpu_e2e" in message
+    assert f"no marker '{word}'; nearest: cpu_e2e" in message
+    assert mistyped_markers("cpu and e2 and gpu_slow", []) is None
     assert mistyped_markers("cpu_e2e and not slow", ["slow", "cpu_e2e"]) is None
 
 
