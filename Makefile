@@ -64,5 +64,5 @@ clean: ## remove caches and build products
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
-clean-all: clean ## also remove .venv and everything runs left: results, report, runs
-	@rm -rf .venv results report runs
+clean-all: clean ## also remove .venv and everything runs left: results, report, comparison, runs
+	@rm -rf .venv results report comparison runs
