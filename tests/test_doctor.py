@@ -7,6 +7,7 @@ import json
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from vime.doctor import ALL, PLATFORMS, Check, diagnose, missing, report, requir
 from vime.errors import UserError
 from vime.machine import NPU_CONTROL_NODES, Accelerators, Gpu, Machine, normal, nvidia, packages, read_gpus, read_machine
 from vime.npu_smi import Chip
-from vime.probes import computing, hub, sharing, talking
+from vime.probes import Member, ask_all, computing, hub, sharing, talking
 from vime.version_set import OUTSIDE, compare, read
 
 
@@ -208,6 +209,23 @@ def test_a_machine_is_held_to_a_version_set(tmp_path: Path) -> None:
     assert found["ascend-driver"].status == "note"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("version_sets: [{name: x, versions: {torch: 2.10}}]", r"torch: 2.1 of set x is a number to YAML.*quotes"),
+        ("version_sets: [{name: x, versions: [torch]}]", "give package: version"),
+        ("version_sets: [{name: x}]", "no list `version_sets`"),
+        ("version_sets: 3", "no list `version_sets`"),
+        ("\xff\xfe", "no list `version_sets`"),
+        ("", "no list `version_sets`"),
+    ],
+)
+def test_a_version_file_that_cannot_be_read_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "sets.yaml").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=says):
+        read(tmp_path / "sets.yaml", "x")
+
+
 def test_an_unknown_version_set_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--set cann-99: .*versions.yaml has .*cann-91"):
         read(VERSIONS, "cann-99")
@@ -261,7 +279,7 @@ class Answers:
     def send(self, *_: object) -> None:
         pass
 
-    def receive(self, _: float) -> tuple[bool, object]:
+    def receive(self, *_: object) -> tuple[bool, object]:
         return self.answers.pop(0)
 
 
@@ -312,3 +330,87 @@ def test_the_hub_is_asked_where_it_is_configured_to_be(monkeypatch: pytest.Monke
         assert hub(frozenset({"npu"})).status == "ok"
     closed = hub(frozenset({"npu"}))
     assert (closed.status, "HF_ENDPOINT" in closed.mend) == ("note", True)
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exit 9", "npu-smi ended with code 9 and said nothing"),
+        ("exit 0", "`npu-smi info` lists no chip: no output"),
+        ("printf '\\377\\376'; exit 3", "\ufffd"),
+    ],
+)
+def test_an_npu_tool_that_says_nothing_is_a_fault(script: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "npu-smi", script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert says in machine_module.npu().fault
+
+
+@pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'", "exit 0"])
+def test_an_nvidia_tool_without_devices_is_a_fault(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "nvidia-smi", script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    seen = nvidia()
+    assert seen.fault
+    assert "nvidia devices" in lacks(cpu_machine(packages=fitting("cuda"), nvidia=seen), "cuda")
+
+
+def test_a_device_left_out_is_not_judged_and_one_that_dropped_out_is_noticed() -> None:
+    chips = (Chip(0, 0, 0, "910B1", "OK", "C1", 3000, 65536), Chip(1, 1, 0, "910B1", "Alarm", "C2", 3000, 65536))
+    nodes = ("davinci0", "davinci1", "davinci2", *NPU_CONTROL_NODES)
+    for visible, ill in ((None, True), (("0",), False), (("0", "1"), True)):
+        checks = {check.name: check for check in diagnose(npu_machine(npu=Accelerators("/npu-smi", ("0", "1"), nodes, "", chips, "25.2.0", visible=visible)))}
+        assert ("ascend health" in checks) == ill
+        assert checks["ascend devices listed"].found == "3 device nodes, but npu-smi lists 2"
+    warned = (dataclasses.replace(chips[1], health="Warning"),)
+    checks = {check.name: check for check in diagnose(npu_machine(npu=Accelerators("/npu-smi", ("1",), nodes, "", warned, "25.2.0")))}
+    assert checks["ascend health"].status == "note"
+
+
+def test_a_probe_that_is_not_tried_says_so() -> None:
+    done = vime("doctor", "--platform", "npu", "--probe", "--json")
+    assert done.returncode == 1
+    assert next(check for check in json.loads(done.stdout)["checks"] if check["name"] == "device probe")["found"].startswith("not tried: ")
+
+
+class Process:
+    """A process of a probe that is `code` ended, or (None) still runs."""
+
+    def __init__(self, code: int | None):
+        self.exitcode = code
+
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+
+def member(code: int | None, *answers: tuple[str, bool, object]) -> Member:
+    made = Member("cpu", {}, 0, 1, ("127.0.0.1", 1))
+    made.process = Process(code)  # type: ignore[assignment]
+    for answer in answers:
+        made.answers.put(answer)
+    return made
+
+
+def test_a_dead_probe_is_told_at_once_and_its_last_words_count() -> None:
+    begin = time.monotonic()
+    assert member(-9).receive("ping", 60) == (False, "the process ended with code -9")
+    assert member(1, ("ping", False, "out of memory")).receive("ping", 60) == (False, "out of memory")
+    assert time.monotonic() - begin < 10
+
+
+def test_an_answer_that_came_too_late_is_not_taken_for_the_next() -> None:
+    late = member(None, ("health", True, 0.1), ("ping", True, 3.5))
+    assert late.receive("ping", 5) == (True, 3.5)
+
+
+def test_devices_that_hang_cost_the_time_limit_once() -> None:
+    begin = time.monotonic()
+    answers = ask_all([member(None) for _ in range(4)], "health", 0.5)
+    assert answers == [(False, "no answer to 'health' in time")] * 4
+    assert time.monotonic() - begin < 2.5

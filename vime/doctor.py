@@ -40,7 +40,7 @@ class Check:
 def diagnose(machine: Machine | None = None) -> list[Check]:
     """Every check, the machine's own first, then each platform's."""
     facts = machine or read_machine()
-    checks = [*_machine(facts), *_cpu(facts), *_torch(facts), *_along(facts), *_cuda(facts), *_npu(facts)]
+    checks = [*_machine(facts), *_others(), *_cpu(facts), *_torch(facts), *_along(facts), *_cuda(facts), *_npu(facts)]
     return checks + _merged([check for name in PLATFORMS for check in _packages(facts, name)])
 
 
@@ -78,6 +78,17 @@ def _machine(facts: Machine) -> Iterator[Check]:
         yield Check(
             "temporary folder", "note", facts.temporary, ALL, "Ray's socket paths may get longer than the 107 bytes Linux allows: set TMPDIR to a shorter one"
         )
+
+
+def _others() -> Iterator[Check]:
+    """Third parties' platforms. A broken one is a note: it keeps no other from running."""
+    from vime.platforms import registry
+
+    broken = registry.broken()
+    for name in registry.names():
+        if name not in registry.BUILT_IN:
+            found = broken.get(name, f"from {registry.target_of(name)}")
+            yield Check(f"platform {name}", "note" if name in broken else "ok", found, ALL)
 
 
 def _at_least(name: str, value: float, wanted: float, unit: str, mend: str, more: str = "") -> Check:
@@ -185,10 +196,17 @@ def full(used: int | None, total: int | None) -> bool:
 
 def _chips(seen: Accelerators, npu: frozenset[str]) -> Iterator[Check]:
     """Health and memory of the devices; one that another job fills is worth knowing before a run fails on it."""
-    ill = [f"device {chip.device} ({chip.name}): {chip.health}" for chip in seen.chips if chip.health != "OK"]
+    used = [chip for chip in seen.chips if seen.visible is None or str(chip.device) in seen.visible]
+    ill = [f"device {chip.device} ({chip.name}): {chip.health}" for chip in used if chip.health != "OK"]
     if ill:
-        yield Check("ascend health", "missing", "; ".join(ill), npu, "reset the device (npu-smi set -t reset), or leave it out of ASCEND_RT_VISIBLE_DEVICES")
-    busy = [f"device {chip.device}: {chip.used_mb} of {chip.total_mb} MB" for chip in seen.chips if full(chip.used_mb, chip.total_mb)]
+        works = all(chip.health in ("OK", "Warning") for chip in used)
+        mend = "reset the device (npu-smi set -t reset), or leave it out of ASCEND_RT_VISIBLE_DEVICES"
+        yield Check("ascend health", "note" if works else "missing", "; ".join(ill), npu, mend)
+    nodes = [name for name in seen.nodes if name not in NPU_CONTROL_NODES]
+    if len(seen.chips) < len(nodes):
+        found = f"{len(nodes)} device nodes, but npu-smi lists {len(seen.chips)}"
+        yield Check("ascend devices listed", "note", found, npu, "a device may have dropped out (npu-smi info shows which): reset it or leave it out")
+    busy = [f"device {chip.device}: {chip.used_mb} of {chip.total_mb} MB" for chip in used if full(chip.used_mb, chip.total_mb)]
     if busy:
         yield Check("ascend memory", "note", "; ".join(busy), npu, "somebody uses these devices (npu-smi info shows which process)")
 
@@ -244,7 +262,9 @@ def run(platform: str | None, as_json: bool, *, versions: tuple[Path, str] | Non
         from vime.version_set import compare, outside_versions, read
 
         checks += compare(read(*versions), facts, outside_versions(facts, {wanted: registry.get(wanted)}), frozenset({wanted}))
-    if wanted and probing and not missing(checks, wanted):
+    if wanted and probing and (lacks := missing(checks, wanted)):
+        checks.append(Check("device probe", "note", f"not tried: {len(lacks)} things are missing", frozenset({wanted}), "mend those first"))
+    elif wanted and probing:
         from vime.probes import probe
 
         checks += probe(wanted)

@@ -48,6 +48,7 @@ class Accelerators:
     chips: tuple[Chip, ...] = ()  # what npu-smi says of each
     driver: str | None = None
     gpus: tuple[Gpu, ...] = ()
+    visible: tuple[str, ...] | None = None  # ids that the vendor's variable leaves visible; None: not set
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,9 @@ def nvidia() -> Accelerators:
     if tool is None:
         return Accelerators(nodes=nodes)
     code, text = _ask([tool, "--query-gpu=name,memory.total,driver_version,memory.used", "--format=csv,noheader"])
-    return Accelerators(tool, tuple(text.splitlines()) if code == 0 else (), nodes, "" if code == 0 else text, gpus=read_gpus(text) if code == 0 else ())
+    gpus = read_gpus(text) if code == 0 else ()
+    fault = "" if gpus else text if code else f"nvidia-smi lists no device: {(text.splitlines() or ['no output'])[0]}"
+    return Accelerators(tool, tuple(text.splitlines()) if gpus else (), nodes, fault, gpus=gpus)
 
 
 def read_gpus(text: str) -> tuple[Gpu, ...]:
@@ -158,15 +161,18 @@ def npu() -> Accelerators:
     code, text = _ask([tool, "info"])
     found = parse(text) if code == 0 else Smi(None, ())
     fault = "" if found.chips else text if code else f"`npu-smi info` lists no chip: {(text.splitlines() or ['no output'])[0]}"
-    return Accelerators(tool, tuple(str(chip.device) for chip in found.chips), tuple(nodes), fault, found.chips, found.driver)
+    ids = os.environ.get("ASCEND_RT_VISIBLE_DEVICES")
+    visible = None if ids is None else tuple(part.strip() for part in ids.split(","))
+    return Accelerators(tool, tuple(str(chip.device) for chip in found.chips), tuple(nodes), fault, found.chips, found.driver, visible=visible)
 
 
 def _ask(command: list[str]) -> tuple[int, str]:
     """Exit code and output of a vendor's tool; a tool that hangs (a lost driver does that) is ended and said to have."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TOOL_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {TOOL_TIMEOUT_S} s"
     except OSError as error:
         return 126, str(error)
-    return done.returncode, (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip()
+    text = (done.stdout if done.returncode == 0 else done.stderr.strip() or done.stdout).strip()
+    return done.returncode, text or (f"{Path(command[0]).name} ended with code {done.returncode} and said nothing" if done.returncode else "")

@@ -57,7 +57,7 @@ def store() -> Iterator[tuple[str, int]]:
 
 
 def computing(members: list[Member], only: frozenset[str]) -> Check:
-    answers = [member.ask("health") for member in members]
+    answers = ask_all(members, "health", START_S)
     failed = [f"{index}: {text}" for index, (right, text) in enumerate(zip_answers(answers)) if not right]
     if failed:
         return Check("device probe", "missing", "; ".join(failed), only, "reset the device, or take it out of the visible ones")
@@ -66,9 +66,7 @@ def computing(members: list[Member], only: frozenset[str]) -> Check:
 
 
 def talking(members: list[Member], backend: str, only: frozenset[str]) -> Check:
-    for member in members:
-        member.send("ping")
-    answers = zip_answers([member.receive(PING_S) for member in members])
+    answers = zip_answers(ask_all(members, "ping", 2 * PING_S))  # the group's own limit first: it says more
     failed = [f"{index}: {text}" for index, (right, text) in enumerate(answers) if not right]
     if failed:
         return Check(f"{backend} ping", "missing", "; ".join(failed), only, "check the links between the devices, firewall and port ranges (docs/npu.md)")
@@ -102,6 +100,14 @@ def hub(only: frozenset[str]) -> Check:
     return Check("model hub", "ok", f"{ENDPOINT} answers", only)
 
 
+def ask_all(members: list[Member], what: str, timeout_s: float, *arguments: Any) -> list[tuple[bool, Any]]:
+    """Ask all at once; one limit for all together, so that devices that hang cost it only once."""
+    until = time.monotonic() + timeout_s
+    for member in members:
+        member.send(what, *arguments)
+    return [member.receive(what, max(0.0, until - time.monotonic())) for member in members]
+
+
 def zip_answers(answers: list[tuple[bool, Any]]) -> list[tuple[bool, str]]:
     return [(right, str(value)) for right, value in answers]
 
@@ -128,21 +134,24 @@ class Member:
     def send(self, what: str, *arguments: Any) -> None:
         self.requests.put((what, *arguments))
 
-    def receive(self, timeout_s: float) -> tuple[bool, Any]:
-        """(whether it worked, result or message)."""
-        until = time.monotonic() + timeout_s
+    def receive(self, what: str, timeout_s: float) -> tuple[bool, Any]:
+        """(whether it worked, result or message) of the request `what`. An answer to an earlier request, which came too late, is not this one's."""
+        begin, ended = time.monotonic(), False
         while True:
             try:
-                return self.answers.get(timeout=0.2)
+                answered, right, value = self.answers.get(timeout=0.2)
             except queue.Empty:
-                if not self.process.is_alive():
+                if ended:
                     return False, f"the process ended with code {self.process.exitcode}"
-                if time.monotonic() > until:
-                    return False, f"no answer within {timeout_s:g} s"
+                if time.monotonic() - begin > timeout_s:
+                    return False, f"no answer to {what!r} in time"
+                ended = not self.process.is_alive()  # what it said last may still be on its way: look once more
+            else:
+                if answered == what:
+                    return right, value
 
     def ask(self, what: str, *arguments: Any) -> tuple[bool, Any]:
-        self.send(what, *arguments)
-        return self.receive(START_S)
+        return ask_all([self], what, START_S, *arguments)[0]
 
 
 def serve(platform: str, shown: dict[str, str], rank: int, world: int, meeting: tuple[str, int], requests: Any, answers: Any) -> None:
@@ -151,9 +160,9 @@ def serve(platform: str, shown: dict[str, str], rank: int, world: int, meeting: 
     kept: dict[str, Any] = {}  # what must live until the end: groups, shared memory
     while (request := requests.get()) is not None:
         try:
-            answers.put((True, ACTIONS[request[0]](registry.get(platform), rank, world, meeting, kept, *request[1:])))
+            answers.put((request[0], True, ACTIONS[request[0]](registry.get(platform), rank, world, meeting, kept, *request[1:])))
         except Exception as error:  # noqa: BLE001  the answer is the report
-            answers.put((False, (str(error).splitlines() or [type(error).__name__])[0]))
+            answers.put((request[0], False, (str(error).splitlines() or [type(error).__name__])[0]))
 
 
 def health(platform: Any, rank: int, world: int, meeting: tuple[str, int], kept: dict[str, Any]) -> float:

@@ -25,11 +25,16 @@ def read(path: Path, name: str) -> dict[str, str]:
         sets = {str(entry["name"]): entry["versions"] for entry in loaded["version_sets"]}
     except OSError as error:
         raise UserError(f"--versions {path}: {error.strerror}") from None
-    except (YAMLError, TypeError, KeyError) as error:
+    except (YAMLError, TypeError, KeyError, UnicodeDecodeError) as error:
         raise UserError(f"--versions {path}: no list `version_sets` of entries with name and versions ({str(error).splitlines()[0]})") from None
     if name not in sets:
         raise UserError(f"--set {name}: {path} has {', '.join(sets)}")
-    return {str(package): str(version) for package, version in sets[name].items()}
+    if not isinstance(sets[name], Mapping):
+        raise UserError(f"--versions {path}: versions of set {name} are {sets[name]!r}: give package: version, one for each")
+    for package, version in sets[name].items():
+        if not isinstance(version, str):
+            raise UserError(f"--versions {path}: {package}: {version} of set {name} is a number to YAML, which drops zeros at its end: put it in quotes")
+    return {str(package): version for package, version in sets[name].items()}
 
 
 def compare(wanted: Mapping[str, str], facts: Machine, outside: Mapping[str, str], only: frozenset[str]) -> Iterator[Check]:

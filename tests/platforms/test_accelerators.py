@@ -133,6 +133,8 @@ def test_devices_are_counted_without_the_vendors_packages(platform: Platform, mo
     assert platform.device_count() == 2
     monkeypatch.setenv(platform.visible_devices_variable, "1")
     assert platform.device_count() == 1
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [])
+    assert platform.device_count() == 0  # what the variable names is not here
     assert "torch_npu" not in sys.modules
 
 
@@ -259,8 +261,14 @@ def test_version_files_of_several_generations_are_read(tmp_path: Path) -> None:
         "driver": ("Version=25.2.0\nascendhal_version=7.35.19\n", "25.2.0"),
         "cann8": ("# version: 1.0\nruntime_running_version=[8.5.0:CANN-8.5]\n", "8.5.0"),
         "toolkit": ("package_name=Ascend-cann-toolkit\nversion=9.1.0\narch=aarch64\n", "9.1.0"),
+        "early": ("Version=9.1.0-beta.1\n", "9.1.0-beta.1"),
         "empty": ("", None),
     }
     for name, (text, version) in texts.items():
         (tmp_path / name).write_text(text)
         assert read_version([str(tmp_path / "absent"), str(tmp_path / name)]) == version
+
+
+def test_the_allocators_newer_name_is_held_to_the_same(config: Config) -> None:
+    with pytest.raises(UserError, match="environment variable PYTORCH_ALLOC_CONF: 'expandable_segments:True' contradicts"):
+        launch.check_outer(PROVIDERS[0], colocated(config), {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})

@@ -39,6 +39,7 @@ def test_numbers_sort_as_numbers():
         ("-1", r"'-1' is neither a device number nor a UUID"),
         ("0-3", r"'0-3' is neither"),
         ("all", r"'all' is neither"),
+        ("²", r"'²' is neither"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_variable_and_value(text, says):

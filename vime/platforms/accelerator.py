@@ -66,7 +66,8 @@ class Accelerator:
 
     def device_count(self) -> int:
         nodes = len([path for path in Path("/dev").glob(self.device_nodes) if path.name.lstrip("abcdefghijklmnopqrstuvwxyz").isdigit()])
-        return len(VisibleDevices.read(self.visible_devices_variable, os.environ, nodes))
+        visible = VisibleDevices.read(self.visible_devices_variable, os.environ, nodes)
+        return len(visible) if nodes else 0  # the variable may be set where there is no device at all
 
     def device(self, local_index: int) -> torch.device:
         import torch

@@ -47,7 +47,8 @@ class CudaPlatform(Accelerator):
         if role == "driver":
             return variables
         # CUDA IPC and vLLM's sleep allocator need plain segments; elsewhere expandable ones waste less
-        variables["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{config.placement.mode != 'colocate'}"
+        segments = f"expandable_segments:{config.placement.mode != 'colocate'}"
+        variables |= {"PYTORCH_CUDA_ALLOC_CONF": segments, "PYTORCH_ALLOC_CONF": segments}  # the name of old, and the one torch reads first since 2.9
         if role == "trainer":
             # Megatron overlaps a tensor-parallel collective with a matrix product by their order in one queue
             variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"

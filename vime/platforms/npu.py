@@ -10,6 +10,7 @@ import difflib
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -165,12 +166,13 @@ def clamp(value: float, low: int, high: int) -> int:
     return int(min(max(value, low), high))
 
 
-VERSION = re.compile(r"(?im)(?:^\s*version\s*=\s*\[?\"?|_running_version=\[)([0-9]+\.[0-9][0-9A-Za-z.]*)")
+VERSION = re.compile(r"(?im)(?:^\s*version\s*=\s*\[?\"?|_running_version=\[)([0-9]+\.[0-9][0-9A-Za-z.-]*)")
 
 
 def read_version(paths: list[str]) -> str | None:
     """The first version number in the first of the vendor's version files that is there: `version=8.5.0`, `Version=25.2.0`, `…_running_version=[8.5.0:…]`."""
     for path in map(Path, paths):
-        if path.is_file() and (match := VERSION.search(path.read_text(errors="replace"))):
+        # the driver's file may be root's alone
+        if path.is_file() and os.access(path, os.R_OK) and (match := VERSION.search(path.read_text(errors="replace"))):
             return match[1]
     return None

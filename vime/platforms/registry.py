@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import sys
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -37,15 +39,17 @@ def get(name: str) -> Platform:
         near = difflib.get_close_matches(name, names(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UserError(f"platform: no platform {name!r} here (have {', '.join(names())}){hint} Set `platform:` or --platform to one of them.")
-    return load(target_of(name))()
+    return load(name)()
 
 
 def detect() -> str:
     """The accelerator that is here and whose packages are installed, else `cpu`: by device nodes and installed distributions, no vendor's package is imported.
 
-    Raises `UserError` where there is more than one.
+    A third party's platform that cannot be loaded is told on stderr and passed over. Raises `UserError` where there is more than one.
     """
-    found = [name for name in names() if name != "cpu" and get(name).available()]
+    for problem in broken().values():
+        print(f"platform: auto passes over {problem}", file=sys.stderr)
+    found = [name for name in loadable() if name != "cpu" and get(name).available()]
     if len(found) > 1:
         raise UserError(f"platform: auto, but this machine could be {' or '.join(found)}: set `platform:` or --platform to the one you mean")
     return found[0] if found else "cpu"
@@ -53,19 +57,47 @@ def detect() -> str:
 
 def for_device(device_type: str) -> Platform:
     """The platform whose devices torch calls `device_type`; a shipped one before others. Raises `UserError` when there is none."""
-    for name in sorted(names(), key=lambda name: (name not in BUILT_IN, name)):
+    for name in sorted(loadable(), key=lambda name: (name not in BUILT_IN, name)):
         if get(name).device_type == device_type:
             return get(name)
     raise UserError(f"no platform here has devices of torch's type {device_type!r} (have {', '.join(names())})")
 
 
+@cache
+def broken() -> dict[str, str]:
+    """Third parties' platforms that cannot be had, and why: one line each, naming the entry point."""
+    out = {}
+    for name in names():
+        if name not in BUILT_IN:
+            try:
+                get(name)
+            except UserError as error:
+                out[name] = str(error)
+    return out
+
+
+def loadable() -> list[str]:
+    return [name for name in names() if name not in broken()]
+
+
 def target_of(name: str) -> str:
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            return point.value
-    return BUILT_IN[name]
+    """Where a platform's class is. A shipped platform is never another's: an entry point of its name would change what `cpu` means in every run."""
+    return BUILT_IN.get(name) or next(point.value for point in entry_points(group=GROUP) if point.name == name)
 
 
-def load(target: str) -> type:
+def load(name: str) -> Callable[[], Platform]:
+    """The class. Raises `UserError` for a third party's that cannot be imported or made: its code is not ours, so any exception of it is told in one line."""
+    target = target_of(name)
     module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    if name in BUILT_IN:
+        return getattr(importlib.import_module(module), attribute)
+    try:
+        made: Platform = getattr(importlib.import_module(module), attribute)()
+        if made.name != name:
+            raise ValueError(f"it calls itself {made.name!r}")
+    except Exception as error:
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise UserError(
+            f"platform {name}: the entry point `{name} = {target}` of {GROUP} cannot be loaded ({reason}): mend or uninstall its package"
+        ) from error
+    return lambda: made

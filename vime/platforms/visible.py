@@ -58,16 +58,21 @@ def parse(variable: str, text: str) -> tuple[str, ...]:
     """
     out: list[str] = []
     for part in (part.strip() for part in text.split(",")) if text.strip() else ():
-        if not (part.isdigit() or part.startswith(("GPU-", "MIG-"))):
+        if not (number(part) or part.startswith(("GPU-", "MIG-"))):
             what = "is empty" if not part else f"{part!r} is neither a device number nor a UUID"
             raise UserError(f"{variable}={text!r}: an entry {what}: give numbers with commas, for example {variable}=0,1,2,3")
-        name = str(int(part)) if part.isdigit() else part
+        name = str(int(part)) if number(part) else part
         if name in out:
             raise UserError(f"{variable}={text!r}: device {name} is named twice")
         out.append(name)
     return tuple(out)
 
 
+def number(text: str) -> bool:
+    """Whether it is a device number; `²` and other scripts' digits are not, though `str.isdigit` says so."""
+    return text.isascii() and text.isdigit()
+
+
 def in_order(ids: Iterable[str]) -> list[str]:
     """Ids sorted as a person counts: 2 before 10; UUIDs after numbers, by text."""
-    return sorted(ids, key=lambda name: (0, int(name), "") if name.isdigit() else (1, 0, name))
+    return sorted(ids, key=lambda name: (0, int(name), "") if number(name) else (1, 0, name))
