@@ -9,12 +9,12 @@ from vime.loop.placement import Located, check_devices, devices_needed, order, p
 from vime.platforms.npu import NpuPlatform
 
 
-def config(mode="non-colocate", data=1, tensor=1, engines=1, width=1):
+def config(mode="non-colocate", data=1, tensor=1, engines=1, width=1, nodes=1):
     return from_dict(
         {
             "model": {"path": "/m"},
             "data": {"task": "t"},
-            "placement": {"mode": mode},
+            "placement": {"mode": mode, "nodes": nodes, "ray_address": "10.0.0.1:6379" if nodes > 1 else None},
             "parallel": {"data": data, "tensor": tensor},
             "rollout": {"engines": engines, "tensor_parallel": width},
         }
@@ -24,6 +24,19 @@ def config(mode="non-colocate", data=1, tensor=1, engines=1, width=1):
 def test_more_ranks_than_devices_names_both_numbers_and_the_mend():
     with pytest.raises(UserError, match=r"3 devices are needed \(1 trainer ranks, 2 engine devices, non-colocate\).*have 2: lower .*devices_per_node"):
         check_devices(config(engines=2), 2, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("engines", "width", "data", "per_node", "nodes", "room"),
+    [(1, 8, 4, 6, 2, 0), (3, 3, 1, 5, 2, 2), (2, 4, 8, 8, 2, 2), (2, 3, 4, 5, 2, 2)],
+)
+def test_an_engine_is_placed_within_one_node(engines, width, data, per_node, nodes, room):
+    case = config(engines=engines, width=width, data=data, nodes=nodes)
+    if room < engines:
+        with pytest.raises(UserError, match=rf"{engines} engine\(s\) of {width} devices .*of one node, .*have room for {room}: lower rollout"):
+            check_devices(case, per_node, "npu")
+    else:
+        assert check_devices(case, per_node, "npu") == per_node * nodes
 
 
 def test_colocated_workers_share():

@@ -41,7 +41,7 @@ def devices_needed(config: Config) -> int:
 
 
 def check_devices(config: Config, per_node: int, kind: str) -> int:
-    """Devices of all nodes. Raises UserError when the plan needs more than there are."""
+    """Devices of all nodes. Raises UserError when the plan needs more than there are, or its engines do not fit into single nodes."""
     there = per_node * config.placement.nodes
     needed = devices_needed(config)
     if needed > there:
@@ -51,6 +51,13 @@ def check_devices(config: Config, per_node: int, kind: str) -> int:
             f"devices, {config.placement.mode}), "
             f"but {config.placement.nodes} node(s) with {per_node} {kind} device(s) each have {there}: lower parallel.* or rollout.engines, "
             "or set placement.devices_per_node (on CPU a device is only a slot, and more slots than cores are allowed)"
+        )
+    width = config.rollout.tensor_parallel
+    room = per_node // width * config.placement.nodes
+    if room < config.rollout.engines:
+        raise UserError(
+            f"placement: {config.rollout.engines} engine(s) of {width} devices (rollout.tensor_parallel) do not fit: an engine's devices are of one node, and "
+            f"{config.placement.nodes} node(s) with {per_node} {kind} device(s) each have room for {room}: lower rollout.tensor_parallel or rollout.engines"
         )
     return there
 
