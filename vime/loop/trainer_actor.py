@@ -31,6 +31,16 @@ class Trainer(SenderMixin, TrainerActor):
         """Take the memory back."""
         self.residency.restore()
 
+    def load(self, path: str) -> dict[str, Any]:
+        self.residency.require("all", "checkpoint")
+        extra = super().load(path)
+        self.residency.replaced()
+        return extra
+
+    def export_hf(self, path: str) -> None:
+        self.residency.require("optimizer", "export")
+        super().export_hf(path)
+
     def save(self, path: str, extra: dict[str, Any]) -> None:
         self.residency.require("all", "checkpoint")
         super().save(path, extra)

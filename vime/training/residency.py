@@ -20,16 +20,26 @@ class Residency:
 
     def __init__(self, trained: Trained, platform: Platform, others: tuple[torch.nn.Module, ...] = ()):
         self.platform = platform
-        modules = (trained.model, *others)
-        weights = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        self._trained, self._others = trained, others
+        self._find()
+
+    def _find(self) -> None:
+        """What there is to park now."""
+        trained, pin = self._trained, self.platform.device_type != "cpu"
+        weights = [tensor for module in (trained.model, *self._others) for tensor in (*module.parameters(), *module.buffers())]
         own = unique_storages(weights)
         state = [tensor for tensor in optimizer_tensors(trained.optimizer) if tensor.untyped_storage()._cdata not in own]
-        pin = platform.device_type != "cpu"
         self._weights = Parked(weights, pin=pin)
         self._optimizer = Parked(state, discard=gradient_buffers(trained.ddp), pin=pin)
 
+    def replaced(self) -> None:
+        """A checkpoint was loaded: the optimizer has other tensors than before, and those are to be parked from now on."""
+        self._find()
+
     def park(self, what: What) -> int:
         """Give device memory back: exactly `what` is parked after it (weights that were come back for `optimizer`). Returns the bytes that are parked now."""
+        if what not in ("optimizer", "all"):
+            raise ValueError(f"park: {what!r} is neither 'optimizer' nor 'all'")
         self.platform.synchronize()
         self._optimizer.park()
         if what == "all":
