@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,8 @@ import torch
 
 from vime.errors import RunError
 from vime.platforms.cpu import CpuPlatform
+from vime.training import actor
+from vime.training.checkpoint_writer import snapshot
 from vime.training.residency import Residency
 
 
@@ -41,6 +45,35 @@ def test_all_is_given_back_and_whole_again() -> None:
     assert not one.ddp.buffers[0].grad_data.any()
 
 
+def test_a_step_after_it_gives_the_same_bits() -> None:
+    torch.manual_seed(3)
+    plain = trained()
+    torch.manual_seed(3)
+    parked = trained()
+    residency = Residency(parked, CpuPlatform())
+    for _ in range(3):
+        residency.park("optimizer")
+        residency.park("all")
+        residency.restore()
+        for one in (plain, parked):
+            one.optimizer.optimizer.zero_grad()
+            one.model(torch.arange(16.0).reshape(2, 8)).square().sum().backward()
+            one.optimizer.optimizer.step()
+    assert all(torch.equal(left, right) for left, right in zip(plain.model.parameters(), parked.model.parameters(), strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(moments(plain), moments(parked), strict=True))
+
+
+def test_a_checkpoint_that_is_still_written_does_not_read_parked_memory() -> None:
+    one = trained()
+    kept = [tensor.detach() for tensor in [*one.model.parameters(), *moments(one)]]
+    before = [tensor.clone() for tensor in kept]
+    bucket = ("file", "key", ([], [(index, tensor) for index, tensor in enumerate(kept)]))
+    ((_, _, (_, copied)),) = snapshot([bucket], [bucket])  # what a background save hands to its writer
+    Residency(one, CpuPlatform()).park("all")
+    assert held(one) == 0
+    assert all(torch.equal(tensor, value) for (_, tensor), value in zip(copied, before, strict=True))
+
+
 def test_what_a_checkpoint_replaced_is_parked_too() -> None:
     one = trained()
     residency = Residency(one, CpuPlatform())
@@ -69,3 +102,25 @@ def test_what_to_park_must_be_known() -> None:
     with pytest.raises(ValueError, match="'weights' is neither 'optimizer' nor 'all'"):
         Residency(one, CpuPlatform()).park("weights")  # type: ignore[arg-type]
     assert held(one) > 0
+
+
+def test_model_and_optimizer_state_are_made_in_the_platforms_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Platform(CpuPlatform):
+        @contextmanager
+        def training_memory(self) -> Iterator[None]:
+            calls.append("enter")
+            yield
+            calls.append("leave")
+
+    optimizer = SimpleNamespace(get_grad_norm=lambda: 0.0)
+    built = SimpleNamespace(optimizer=optimizer, layout=None, model=torch.nn.Linear(2, 2), family=SimpleNamespace(name="toy"))
+    monkeypatch.setattr("vime.platforms.registry.get", lambda _: Platform())
+    monkeypatch.setattr(actor, "initialise", lambda *_: None)
+    monkeypatch.setattr(actor, "build", lambda *_: calls.append("model") or built)
+    monkeypatch.setattr(actor.checkpoint, "prepare_optimizer_state", lambda _: calls.append("optimizer state"))
+    monkeypatch.setattr(actor, "Runner", lambda _: None)
+    config = SimpleNamespace(platform="cpu", model=SimpleNamespace(load="hf"), algo=SimpleNamespace(kl_coef=0.0))
+    actor.TrainerActor().start(config, 0, 1, "127.0.0.1", 1)  # type: ignore[arg-type]
+    assert calls == ["enter", "model", "optimizer state", "leave"]

@@ -64,7 +64,7 @@ class Platform(Protocol):
         """What is known to break on this platform: one line each, with the mend. `model`: config.json; `packages`: installed distributions and versions."""
 
     def bootstrap_megatron(self) -> None:
-        """Make Megatron-Core usable in this process; idempotent, called once after its modules are imported and before a model is built."""
+        """Make Megatron-Core usable in this process; idempotent, called before anything of it is imported (`training/distributed.py`)."""
 
     def bootstrap_vllm(self) -> None:
         """Make vLLM right on this platform in an engine process; idempotent, called before the engine is built."""

@@ -57,10 +57,11 @@ class TrainerActor:
         self.device = self.platform.device(0)
         self.platform.set_device(0)
         layout = initialise(config, self.platform, rank, world_size, address, port)
-        self.trained: Trained = build(config, self.platform, layout, self.device)
+        with self.platform.training_memory():
+            self.trained: Trained = build(config, self.platform, layout, self.device)
+            checkpoint.prepare_optimizer_state(self.trained.optimizer)
         self.layout: Layout = self.trained.layout
         self.trained.optimizer.get_grad_norm = _finite(self.trained.optimizer.get_grad_norm)
-        checkpoint.prepare_optimizer_state(self.trained.optimizer)
         if config.model.load == "torch-dist" and config.model.random_init_seed is None:
             assert config.model.torch_dist_path is not None
             checkpoint.load(self.trained, config.model.torch_dist_path, optimizer=False)
