@@ -198,7 +198,7 @@ def push_often(link: Link) -> None:
         link.push(version)
 
 
-@pytest.mark.parametrize("transport", ["ipc", "broadcast"])
+@pytest.mark.parametrize("transport", ["ipc", "relay", "broadcast"])
 def test_a_receiver_that_is_gone_ends_the_senders_wait_at_once(transport: str, tmp_path: Path) -> None:
     link = Link(transport, tmp_path, timeout_s=30.0)
     link.receivers[1].close()
@@ -209,6 +209,20 @@ def test_a_receiver_that_is_gone_ends_the_senders_wait_at_once(transport: str, t
     link.receivers[0].close()
     for sender in link.senders:
         sender.close()
+
+
+def test_a_trainer_rank_that_is_gone_ends_the_relay_at_once(tmp_path: Path) -> None:
+    link = Link("relay", tmp_path, timeout_s=30.0)
+    link.push(0)
+    link.senders[1].close()
+    start = time.monotonic()
+    with pytest.raises(RunError, match="weight sync: "):
+        link.together(
+            [(link.senders[0].send, 1, None)] + [(receiver.receive, 1, None, model) for receiver, model in zip(link.receivers, link.models, strict=True)]
+        )
+    assert time.monotonic() - start < 10
+    for end in [*link.receivers, link.senders[0]]:
+        end.close()
 
 
 CHILD = """
