@@ -210,7 +210,8 @@ def _options(matrix: Matrix, cell: DeclaredCell, composed: Composed) -> Iterator
     for block, package in PASSED_THROUGH.items():
         version = hardware.value.versions.get(package)
         if version is None:
-            yield Problem(hardware.where("versions"), f"versions names no {package}: its options could not be checked")
+            if hardware.value.version_set in (None, *matrix.version_sets):  # else the set itself is missing or broken, which the loader has said
+                yield Problem(hardware.where("versions"), f"versions names no {package}: its options could not be checked")
             continue
         catalogue = matrix.catalogue(package, version)
         if catalogue is None:

@@ -206,6 +206,7 @@ def _read_tree(root: Path, today: date | None) -> tuple[Matrix, list[Problem]]:
     matrix = reader.matrix
     sets, tags = reader.optional("versions.yaml", VersionSets), reader.optional("tags.yaml", Tags)
     matrix.version_sets = {entry.name: entry for entry in sets.value.version_sets} if sets else {}
+    reader.versions_unread = sets is None and (root / "versions.yaml").is_file()
     matrix.tags = tuple(tag.name for tag in tags.value.tags) if tags else ()
     matrix.models = reader.folder("models", Model)
     matrix.hardware = {name: reader.with_versions(declared) for name, declared in reader.folder("hardware", Hardware).items()}
@@ -233,6 +234,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.untyped: dict[str, set[str]] = {}  # folder -> names of files that did not load: what refers to them is left out, not a fault of its own
         self.left_out: set[str] = set()  # cells that were
+        self.versions_unread = False  # versions.yaml is there and did not load
 
     def file(self, name: str, model: type[M]) -> Declared[M] | None:
         path = self.root / name
@@ -253,7 +255,7 @@ class _Reader:
         """The hardware with the versions that its set of versions.yaml names."""
         value, sets = hardware.value, self.matrix.version_sets
         for at, name in (("version_set", value.version_set), *(("alternatives", other) for other in value.alternatives)):
-            if name is not None and name not in sets:
+            if name is not None and name not in sets and not self.versions_unread:
                 self.problems.append(Problem(hardware.where(at), f"versions.yaml has no set '{name}'{nearest(name, sets)}"))
         if value.version_set not in sets:
             return hardware

@@ -51,6 +51,11 @@ def only(root: Path) -> str:
     return str(problems[0])
 
 
+def test_a_broken_list_of_versions_is_one_fault_not_one_for_every_machine(npu_tree: Path):
+    edit(npu_tree, "versions.yaml", "vllm: 0.23.0", "vllm: 1.10")
+    assert 'versions.yaml:2: version_sets.0.versions.vllm: 1.10 is read as a number (1.1): write "1.10" in quotes' in only(npu_tree)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said", "line"),
     [
