@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from vime import machine as machine_module
-from vime.doctor import ALL, PLATFORMS, Check, diagnose, missing, report, requirements
+from vime.doctor import ALL, PLATFORMS, Check, diagnose, missing, render, report, requirements
 from vime.errors import UserError
 from vime.machine import NPU_CONTROL_NODES, Accelerators, Gpu, Machine, normal, nvidia, packages, read_gpus, read_machine
 from vime.npu_smi import Chip
@@ -177,6 +177,11 @@ def test_command_says_ready_and_imports_nothing_heavy() -> None:
     quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert quiet.stderr.strip() == "[]"
     assert json.loads(quiet.stdout)["platforms"]["cpu"]["ready"] is True
+
+
+def test_brackets_of_a_mend_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    render([Check("torch build", "missing", "[none]", frozenset({"cuda"}), "pip install 'vime[cuda]'")], ("cuda",))
+    assert "[none]  pip install 'vime[cuda]'" in capsys.readouterr().out
 
 
 def test_exit_code_is_a_preflight() -> None:

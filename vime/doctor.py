@@ -284,6 +284,7 @@ def report(checks: list[Check]) -> dict[str, Any]:
 def render(checks: list[Check], platforms: tuple[str, ...]) -> None:
     """The machine's checks, those of a platform that is ready or asked for, and for each platform one line: ready, or what is missing and how to get it."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -293,7 +294,7 @@ def render(checks: list[Check], platforms: tuple[str, ...]) -> None:
     shown = set(platforms) if len(platforms) == 1 else ready
     for check in checks:
         if check.platforms == ALL or check.platforms & shown:
-            table.add_row(marks[check.status], check.name, check.found, check.mend)
+            table.add_row(marks[check.status], *map(escape, (check.name, check.found, check.mend)))  # vime[cuda] is no markup
     console.print(table)
     for name in platforms:
         lacks = missing(checks, name)
