@@ -1,6 +1,8 @@
-"""Tables of `npu-smi info` of several generations, as published in public reports of such machines."""
+"""Tables of `npu-smi info` of several generations, as published in public reports of such machines (A2, A3), or after their form (SICK, INFERENCE)."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -42,6 +44,20 @@ A3 = """
 """
 
 
+SICK = "| 0                         | NA            | NA          NA   / NA         NA   / NA            |"
+INFERENCE = """
+| npu-smi 23.0.rc2                                 Version: 23.0.rc2                                     |
+| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |
+| Chip    Device                | Bus-Id          | AICore(%)    Memory-Usage(MB)                        |
++===============================+=================+======================================================+
+| 1       310P3                 | OK              | NA           49                0     / 0             |
+| 0       2                     | 0000:81:00.0    | 0            1553 / 21527                            |
+| 1       310P3                 | OK              | NA           49                0     / 0             |
+| 1       3                     | 0000:81:00.0    | 0            1353 / 21527                            |
++===============================+=================+======================================================+
+"""
+
+
 def test_one_chip_an_npu():
     smi = parse(A2)
     assert smi.driver == "24.1.0"
@@ -49,7 +65,6 @@ def test_one_chip_an_npu():
         Chip(0, 0, 0, "910B1", "OK", "0000:C1:00.0", 3437, 65536),
         Chip(1, 1, 0, "910B1", "Warning", "0000:01:00.0", 59351, 65536),
     )
-    assert smi.chips[1].free_mb == 6185
 
 
 def test_two_chips_an_npu_have_physical_numbers_of_their_own():
@@ -61,6 +76,21 @@ def test_two_chips_an_npu_have_physical_numbers_of_their_own():
 @pytest.mark.parametrize("text", ["", "npu-smi: command failed", "dcmi module initialize failed. ret is -8005", A2[:200], A2.replace("|", "")])
 def test_other_texts_have_no_chips(text):
     assert parse(text).chips == ()
+
+
+def test_a_sick_chip_is_kept_with_its_health():
+    sick = re.sub(r".*0000:01:00.0.*", SICK, A2).replace("Warning ", "Critical")
+    assert parse(sick).chips[1] == Chip(1, 1, 0, "910B1", "Critical", "NA", None, None)
+
+
+def test_the_memory_that_a_card_has_counts():
+    older = A2.replace("0    / 0          3437 / 65536", "1944 / 15137      0    / 0    ")
+    assert (parse(older).chips[0].used_mb, parse(older).chips[0].total_mb) == (1944, 15137)
+
+
+def test_an_inference_card_numbers_its_chips_by_device():
+    assert [(chip.device, chip.npu, chip.chip, chip.total_mb) for chip in parse(INFERENCE).chips] == [(2, 1, 0, 21527), (3, 1, 1, 21527)]
+    assert parse(INFERENCE.replace("\n", "\r\n")) == parse(INFERENCE)
 
 
 def test_a_torn_row_is_left_out():

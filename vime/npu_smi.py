@@ -12,7 +12,7 @@ USAGE = re.compile(r"(\d+)\s*/\s*(\d+)")
 
 @dataclass(frozen=True)
 class Chip:
-    """One device as ASCEND_RT_VISIBLE_DEVICES numbers it. Memory in MiB."""
+    """One device as ASCEND_RT_VISIBLE_DEVICES numbers it. Memory in MiB; None where a sick device does not tell (`NA`)."""
 
     device: int
     npu: int
@@ -20,12 +20,8 @@ class Chip:
     name: str
     health: str
     bus: str
-    used_mb: int
-    total_mb: int
-
-    @property
-    def free_mb(self) -> int:
-        return self.total_mb - self.used_mb
+    used_mb: int | None
+    total_mb: int | None
 
 
 @dataclass(frozen=True)
@@ -47,16 +43,21 @@ def parse(text: str) -> Smi:
             if first[:1] in (["Chip"], ["NPU"]) and "Process" in " ".join(second):
                 break  # the table of processes has rows of the same look
             continue
-        if above is None or not re.fullmatch(r"[0-9A-Fa-f:.xX]+", second[0] if second else ""):
+        if above is None or not re.fullmatch(r"[0-9A-Fa-f:.xX]+|NA", second[0] if second else ""):
             above = (int(first[0]), " ".join(first[1:]), " ".join(second)) if len(first) > 1 else None
             continue
-        usage = USAGE.findall(" ".join(third))
-        if usage and int(usage[-1][1]):
-            used, total = map(int, usage[-1])
-            number = int(first[1]) if physical and len(first) > 1 else above[0]
-            chips.append(Chip(number, above[0], int(first[0]), above[1], above[2], second[0], used, total))
+        usage = memory(" ".join(third))
+        if usage is not None:
+            number = int(first[1]) if physical and len(first) > 1 and first[1].isdigit() else above[0]
+            chips.append(Chip(number, above[0], int(first[0]), above[1], above[2], second[0], *usage))
         above = None
     return Smi(version[2] if version else None, tuple(sorted(chips, key=lambda chip: chip.device)))
+
+
+def memory(cells: str) -> tuple[int, int] | tuple[None, None] | None:
+    """(used, total) of the last kind of memory that the card has; Nones where it does not tell; None for a row that was torn."""
+    found = [(int(used), int(total)) for used, total in USAGE.findall(cells) if int(total)]
+    return found[-1] if found else (None, None) if re.search(r"\bNA\s*/\s*NA\b", cells) else None
 
 
 def rows(text: str) -> Iterator[tuple[list[str], list[str], list[str]]]:

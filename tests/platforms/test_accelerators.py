@@ -272,3 +272,16 @@ def test_version_files_of_several_generations_are_read(tmp_path: Path) -> None:
 def test_the_allocators_newer_name_is_held_to_the_same(config: Config) -> None:
     with pytest.raises(UserError, match="environment variable PYTORCH_ALLOC_CONF: 'expandable_segments:True' contradicts"):
         launch.check_outer(PROVIDERS[0], colocated(config), {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+
+
+@pytest.mark.parametrize("value", ["weight_nz_mode", None, [1]])
+def test_additional_options_that_are_no_block_are_refused(value: object, config: Config) -> None:
+    given = replace(config, vllm={"additional-config": value})
+    assert PROVIDERS[1].preflight(given, {}, {}) == [f"vllm.additional_config: {value!r} is no block of options: give one, or remove it"]
+
+
+@pytest.mark.parametrize("name", ["", "A B", "1A", "A=B"])
+def test_a_variable_must_have_a_name(name: str, platform: Platform, config: Config) -> None:
+    given = replace(config, placement=replace(config.placement, environment={name: "1"}))
+    with pytest.raises(UserError, match="is no name of a variable"):
+        launch.environment(platform, "engine", given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ FREE = frozenset(
         "VLLM_NO_USAGE_STATS",
     }
 )
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ROLES: tuple[Role, ...] = ("driver", "trainer", "engine")
 
 
@@ -43,6 +45,8 @@ def environment(platform: Platform, role: Role, config: Any) -> dict[str, str]:
     """
     needed, own = platform.environment(role, config), dict(config.placement.environment)
     for name, value in own.items():
+        if not NAME.fullmatch(name):
+            raise UserError(f"placement.environment.{name}: {name!r} is no name of a variable: letters, digits and underscores, not a digit first")
         refuse(platform, name, value, needed, f"placement.environment.{name}", "take it out")
     if platform.visible_devices_variable in own:
         raise UserError(

@@ -99,7 +99,9 @@ class NpuPlatform(Accelerator):
     def preflight(self, config: Any, model: Mapping[str, Any], packages: Mapping[str, str]) -> list[str]:
         sleep = {"enable_sleep_mode": True} if releases_memory(config) else {}
         problems = contradicted(config.vllm, sleep, {"enable_sleep_mode": "a colocated engine gives its memory back while the trainer works"})
-        additional = next((value for key, value in config.vllm.items() if key.replace("-", "_") == "additional_config"), None) or {}
+        additional: Any = next((value for key, value in config.vllm.items() if key.replace("-", "_") == "additional_config"), {})
+        if not isinstance(additional, Mapping):
+            return [*problems, f"vllm.additional_config: {additional!r} is no block of options: give one, or remove it", *conflicts(model, packages)]
         if additional.get("weight_nz_mode", 0):
             problems.append(
                 f"vllm.additional_config.weight_nz_mode: {additional['weight_nz_mode']} changes the layout of weights that are updated while the engine "
