@@ -18,7 +18,7 @@ from vime.errors import UserError
 from vime.machine import NPU_CONTROL_NODES, Accelerators, Gpu, Machine, normal, nvidia, packages, read_gpus, read_machine
 from vime.npu_smi import Chip
 from vime.probes import Member, ask_all, computing, hub, sharing, talking
-from vime.version_set import OUTSIDE, compare, read
+from vime.version_set import OUTSIDE, compare, read, same
 
 
 def fitting(platform: str) -> dict[str, str]:
@@ -212,6 +212,24 @@ def test_a_machine_is_held_to_a_version_set(tmp_path: Path) -> None:
     assert found.keys() == {"torch_npu 2.10.0.post4", f"cann {wanted['cann']}", "ascend-driver", "ascend-firmware"}
     assert found["torch_npu 2.10.0.post4"].mend == "the tested set has 2.10.0.post4: install that one"
     assert found["ascend-driver"].status == "note"
+
+
+@pytest.mark.parametrize(
+    ("have", "wanted", "right"),
+    [
+        ("25.2.0", ">=25.2,<26", True),
+        ("25.0.rc1", ">=25.2,<26", False),
+        ("26.0", ">=25.2,<26", False),
+        ("V25", ">=25.2", False),
+        ("2.10.0+cpu", "2.10.0", True),
+        ("2.10.0.post2", "2.10.0.post4", False),
+        ("9.1.0-beta.1", "9.1.0", False),
+        ("8.5.T60", "8.5.T60", True),
+        ("1.0", "=>1", False),
+    ],
+)
+def test_a_version_is_the_wanted_one_or_in_the_range(have: str, wanted: str, right: bool) -> None:
+    assert same(have, wanted) == right
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from vime.doctor import Check
@@ -13,6 +14,7 @@ from vime.errors import UserError
 from vime.machine import Machine, normal
 
 UNPINNED = "unpinned"
+RANGE = tuple("<>=!~")
 OUTSIDE = {"cann", "ascend-driver", "ascend-firmware", "nvidia-driver"}  # not Python distributions
 
 
@@ -55,12 +57,12 @@ def compare(wanted: Mapping[str, str], facts: Machine, outside: Mapping[str, str
 
 
 def same(have: str, wanted: str) -> bool:
-    """Equal but for the local part (`+cpu`); texts that are no versions are compared as such."""
+    """Equal but for the local part (`+cpu`), or within a range (`>=25.2,<26`); texts that are no versions are compared as such."""
     try:
-        left, right = Version(have), Version(wanted)
-    except InvalidVersion:
+        left = Version(have)
+        return SpecifierSet(wanted).contains(left, prereleases=True) if wanted[:1] in RANGE else left.public == Version(wanted).public
+    except (InvalidVersion, InvalidSpecifier):
         return have == wanted
-    return left.public == right.public
 
 
 def outside_versions(facts: Machine, platforms: Mapping[str, Any]) -> dict[str, str]:

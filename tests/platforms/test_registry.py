@@ -73,3 +73,10 @@ def test_the_doctor_lists_third_parties_and_goes_on(module: str, status: str, tm
     assert done.returncode == 0, done.stderr
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["platform own"]["status"] == status
+
+
+def test_a_platform_that_fails_to_say_whether_it_is_here_is_passed_over(tmp_path: Path) -> None:
+    module = WORKS.replace("lambda self: False", "lambda self: 1 / 0")
+    done = python("from vime.platforms import registry; print(registry.detect())", install(tmp_path, module, "own:Own"))
+    assert done.stdout == "cpu\n"
+    assert done.stderr == "platform: auto passes over own: available() fails (ZeroDivisionError: division by zero)\n"

@@ -49,10 +49,21 @@ def detect() -> str:
     """
     for problem in broken().values():
         print(f"platform: auto passes over {problem}", file=sys.stderr)
-    found = [name for name in loadable() if name != "cpu" and get(name).available()]
+    found = [name for name in loadable() if name != "cpu" and present(name)]
     if len(found) > 1:
         raise UserError(f"platform: auto, but this machine could be {' or '.join(found)}: set `platform:` or --platform to the one you mean")
     return found[0] if found else "cpu"
+
+
+def present(name: str) -> bool:
+    """Whether this machine has the platform's devices. A third party's that fails to say is told on stderr, and is not there."""
+    if name in BUILT_IN:
+        return get(name).available()
+    try:
+        return bool(get(name).available())
+    except Exception as error:  # noqa: BLE001  (its code is not ours, and another platform may be the one that is wanted)
+        print(f"platform: auto passes over {name}: available() fails ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})", file=sys.stderr)
+        return False
 
 
 def for_device(device_type: str) -> Platform:
