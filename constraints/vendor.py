@@ -30,11 +30,21 @@ VERSIONS = Path(__file__).parents[1] / "matrix" / "versions.yaml"
 
 def main(folder: Path, chosen: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for package, version in [tuple(entry.split("==")) for entry in chosen] or wanted():
+    for package, version in [named(entry) for entry in chosen] or wanted():
         place = folder / f"{package}-{version}"
-        if not place.is_dir():
-            fetch(package, version, place)
+        try:
+            if not place.is_dir():
+                fetch(package, version, place)
+        except OSError as error:  # the index's answers too: urllib's errors are of this kind
+            sys.exit(f"{package} {version}: could not be fetched ({error}): check pip's index (pip config list)")
         print(place, flush=True)
+
+
+def named(entry: str) -> tuple[str, str]:
+    package, _, version = entry.partition("==")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", package) or not re.fullmatch(r"[0-9][\w.!+-]*", version):
+        sys.exit(f"{entry!r}: give PACKAGE==VERSION")
+    return package, version
 
 
 def wanted() -> list[tuple[str, str]]:

@@ -74,7 +74,6 @@ def for_device(device_type: str) -> Platform:
     raise UserError(f"no platform here has devices of torch's type {device_type!r} (have {', '.join(names())})")
 
 
-@cache
 def broken() -> dict[str, str]:
     """Third parties' platforms that cannot be had, and why: one line each, naming the entry point."""
     out = {}
@@ -88,7 +87,8 @@ def broken() -> dict[str, str]:
 
 
 def loadable() -> list[str]:
-    return [name for name in names() if name not in broken()]
+    passed_over = broken()
+    return [name for name in names() if name not in passed_over]
 
 
 def target_of(name: str) -> str:
