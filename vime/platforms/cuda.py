@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: NCCL, CUDA IPC, vLLM's sleep mode. Declared against the real packages (`contracts/`); docs/platforms.md says what has run where."""
+"""NVIDIA GPUs: NCCL, CUDA IPC, vLLM's sleep mode. Declared; names are held to the real packages (`contracts.py`); docs/platforms.md says what has run where."""
 
 from __future__ import annotations
 

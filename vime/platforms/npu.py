@@ -1,4 +1,4 @@
-"""Ascend NPUs: HCCL, NPU IPC, vLLM-Ascend's sleep mode and graphs. Held to the real packages (`contracts/`); not run on hardware.
+"""Ascend NPUs: HCCL, NPU IPC, vLLM-Ascend's sleep mode and graphs. Names are held to the real packages (`contracts.py`); not run on hardware.
 
 torch_npu and vllm_ascend are imported inside methods only: without CANN's libraries importing torch_npu fails, and with it installed so does plain
 `import torch` unless TORCH_DEVICE_BACKEND_AUTOLOAD=0.
