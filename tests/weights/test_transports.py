@@ -225,6 +225,23 @@ def test_a_trainer_rank_that_is_gone_ends_the_relay_at_once(tmp_path: Path) -> N
         end.close()
 
 
+@pytest.mark.parametrize("transport", ["ipc", "relay"])
+def test_memory_that_cannot_be_had_is_told_as_it_is(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: CpuPlatform, nbytes: int) -> None:
+        raise MemoryError(f"{nbytes} bytes")
+
+    link = Link(transport, tmp_path)
+    link.push(0)
+    monkeypatch.setattr(CpuPlatform, "share", full)
+    for _ in range(2):  # the second one closes what the first left
+        with pytest.raises(MemoryError):
+            link.senders[0].open(link.connection)
+    link.senders[0].close()
+    link.senders[0].close()
+    for end in [*link.receivers, link.senders[1]]:
+        end.close()
+
+
 CHILD = """
 import pickle, sys, time
 from pathlib import Path

@@ -45,13 +45,17 @@ class Sender:
         self.slot_bytes = -(-largest // PAGE) * PAGE
         self.slots = min(2, len(messages))
         self.peers: list[socket.socket] = []
+        self.listeners: list[socket.socket] = []  # one, once it is open; so for the memory
+        self.memories: list[SharedBuffer] = []
         self.in_use = [0] * self.slots  # receivers that have not given the slot back
         self.slot = self.slots - 1
 
     def open(self) -> dict[str, Any]:
         self.memory = self.platform.share(self.slots * self.slot_bytes)
+        self.memories.append(self.memory)
         name = f"vime-{uuid.uuid4().hex}"
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listeners.append(self.listener)
         self.listener.bind("\0" + name)
         self.listener.listen(self.connection.served_by(self.owner))
         self.listener.settimeout(self.connection.timeout_s)
@@ -87,9 +91,12 @@ class Sender:
             write(peer, TOKEN.pack(self.slot, nbytes))
 
     def close(self) -> None:
-        for end in [*self.peers, self.listener]:
+        """Also of a channel that could not be opened, whatever of it there is."""
+        for end in [*self.peers, *self.listeners]:
             end.close()
-        self.memory.close()
+        for memory in self.memories:
+            memory.close()
+        self.memories.clear()
 
 
 class Receiver:
