@@ -30,6 +30,8 @@ def begin_rollout(engine: Any, policy: str, requests: list[GenRequest]) -> None:
     while not any(len(state.detokenizer.output_token_ids) >= STARTED for state in list(states.values())):
         assert time.monotonic() < until
         time.sleep(0.0005)
+    if policy != "drain":
+        engine.pause()  # on a busy machine the answers would be done before the update comes
 
 
 def end_rollout(engine: Any) -> list[GenResult]:
