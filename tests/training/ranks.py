@@ -7,6 +7,7 @@ import dataclasses
 import multiprocessing
 import os
 import pickle
+import random
 import socket
 import time
 import traceback
@@ -73,9 +74,12 @@ def random_batch(samples: int = 12, seed: int = 0, longest: int = 20, **changes:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, below those the kernel gives to outgoing connections: it may be used minutes later."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ One set of processes a layout goes through all families: what costs is starting 
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 import torch
 
 from tests.training.families import DEEP, DRAFTING, MODELS, SPARSE
-from tests.training.ranks import configured, on_ranks, one_rank, random_batch, twin
+from tests.training.ranks import configured, free_port, on_ranks, one_rank, random_batch, twin
 from vime.config.tree import MtpConfig
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(170)]
@@ -126,12 +124,11 @@ def rank_main(rank: int, world: int, port: int, singles: dict[str, Single], port
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ones: all are held at once."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Distinct ones."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 @dataclass(frozen=True)
