@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ class EngineActor:
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
+        self._queue = threading.Lock()  # held while waiting for the turn: generation, which takes it again at once, would keep everybody else out
         self._paused = False
         self._state: State = "dirty"
         self._version = UNSYNCED
@@ -145,7 +147,7 @@ class EngineActor:
 
     def _step_until(self, found: dict[str, tuple[Output, int]], left: set[str], total: int, until: float, stage: str, while_paused: bool) -> None:
         while left:
-            with self._turn:
+            with self._next_turn():
                 self._wait(lambda: while_paused or not self._paused or not left.isdisjoint(self._ended), until, stage, "the engine to be resumed")
                 if not left & self._ended.keys():
                     self._ended.update((output.request_id, output) for output in self._adapter.step())
@@ -155,6 +157,16 @@ class EngineActor:
                 left.difference_update(found)
             if left and time.monotonic() > until:
                 raise RunError(stage, f"engine {self.index}: {len(left)} of {total} requests were not done in time (timeouts.rollout_s)")
+
+    @contextlib.contextmanager
+    def _next_turn(self) -> Iterator[None]:
+        """The turn, in order of asking among those who ask so."""
+        with self._queue:
+            self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _forget(self, names: set[str]) -> None:
         with self._turn:
@@ -180,7 +192,7 @@ class EngineActor:
     def begin(self, version: int, draft: bool = False) -> None:
         """Bring requests under way to rest by `weights.in_flight` (drain, abort or keep), then open the update, of the model or of its draft model. Nothing
         generates from here to `resume`."""
-        with self._turn:
+        with self._next_turn():
             if self._updating:
                 raise RunError("weight sync", f"engine {self.index}: version {version} cannot begin while another update is open")
             self._refuse_asleep("weight sync", ("weights",))
@@ -228,7 +240,7 @@ class EngineActor:
 
     def pause(self) -> None:
         """Stop stepping; requests under way stay."""
-        with self._turn:
+        with self._next_turn():
             self._paused = True
 
     def resume(self) -> None:
