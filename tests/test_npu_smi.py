@@ -96,3 +96,8 @@ def test_an_inference_card_numbers_its_chips_by_device():
 def test_a_torn_row_is_left_out():
     torn = A2.replace("59351/ 65536", "59351")
     assert [chip.device for chip in parse(torn).chips] == [0]
+
+
+def test_devices_come_by_their_numbers():
+    turned = A3.replace("| 0     10 ", "| 0     12 ")
+    assert [chip.device for chip in parse(turned).chips] == [11, 12]

@@ -17,14 +17,9 @@ import psutil
 import pytest
 
 from tests.loop.process import EXAMPLE, ROOT, events, finished, lines, settings
+from vime.loop.cluster import free_port
 
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_DISABLE_IMPORT_WARNING": "1"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

@@ -99,22 +99,6 @@ def test_vime_accepts_every_cell_s_configuration(cell: str, tmp_path: Path):
     assert vime_resolve(file).config.labels["cell"] == cell
 
 
-@pytest.mark.parametrize("hardware", [name for name in HARDWARE if name != "cpu"])
-def test_declared_environments_agree_with_what_the_platform_sets(hardware: str, tmp_path: Path):
-    """vime refuses to start in an environment that contradicts its processes' needs."""
-    from vime.config.resolve import resolve as vime_resolve
-    from vime.platforms.launch import check_outer
-    from vime.platforms.registry import get
-
-    cell = MATRIX.cell(first_cell(hardware))
-    file = tmp_path / "run.yaml"
-    file.write_text(json.dumps(resolve(cell, 100, MATRIX)))
-    platform = get(cell.hardware.value.platform)
-    check_outer(platform, vime_resolve(file).config, cell.hardware.value.environment)
-    assert platform.ray_resource == cell.hardware.value.ray_resource
-    assert platform.visible_devices_variable == cell.hardware.value.visible_devices
-
-
 # ---- differences --------------------------------------------------------------------------------------------------------------------------------------------
 
 

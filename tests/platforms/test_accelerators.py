@@ -63,6 +63,11 @@ def test_segments_expand_only_where_no_memory_is_shared(config: Config) -> None:
         assert provider.environment("engine", colocated(config))[variable] == "expandable_segments:False"
 
 
+def test_weights_of_an_ascend_engine_stay_in_the_layout_they_are_sent_in(config: Config) -> None:
+    assert PROVIDERS[1].environment("engine", config)["VLLM_ASCEND_ENABLE_NZ"] == "0"
+    assert "VLLM_ASCEND_ENABLE_NZ" not in PROVIDERS[1].environment("trainer", config)
+
+
 def test_ray_leaves_the_visible_devices_alone(platform: Platform, config: Config) -> None:
     assert platform.environment("driver", config)[f"RAY_EXPERIMENTAL_NOSET_{platform.visible_devices_variable}"] == "1"
     assert platform.ray_options(0.5) == {"num_cpus": 0}

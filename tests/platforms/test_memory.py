@@ -38,6 +38,11 @@ def test_odd_sizes_and_offsets_have_a_digest(size, dtype):
     assert device_digest(tensor[1:]) == device_digest(tensor[1:].clone())
 
 
+def test_both_sums_of_a_device_digest_are_what_they_are():
+    """Trainers and engines must agree across processes and versions; and one sum alone would notice an exchange too."""
+    assert device_digest(torch.arange(5, dtype=torch.int64)) == "64b998f453cf55a3aff21cf345671eda"
+
+
 def test_words_in_other_chunks_differ(monkeypatch):
     tensor = torch.randn(4096)
     whole = device_digest(tensor)
